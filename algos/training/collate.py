@@ -1,0 +1,65 @@
+"""Trajectories to a Batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from search_gym.trajectory import Trajectory
+
+from algos.batch import Batch
+
+
+def collate(trajectories: Sequence[Trajectory], groups: Sequence[int], device: torch.device | str = "cpu") -> Batch:
+    """Pad trajectories to one length.
+
+    Padding is told by `lengths` and `mask`, never by the value of an id: a policy may sample the padding id.
+
+    Args:
+        trajectories: B of them, each with at least one id.
+        groups: a number for each; equal for those that answer the same question.
+
+    Returns:
+        A batch whose `old_logprobs` are those of the sampler until the trainer puts its own there.
+    """
+    if len(groups) != len(trajectories):
+        raise ValueError(f"{len(trajectories)} trajectories came with {len(groups)} groups")
+    width = max(len(trajectory.ids) for trajectory in trajectories)
+
+    def padded(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> torch.Tensor:
+        tensor = torch.zeros(len(rows), width, dtype=dtype)
+        for target, row in zip(tensor, rows, strict=True):
+            target[: len(row)] = torch.tensor(row, dtype=dtype)
+        return tensor.to(device)
+
+    logprobs = padded([t.logprobs for t in trajectories], torch.float32)
+    return Batch(
+        mask=padded([t.mask for t in trajectories], torch.bool),
+        old_logprobs=logprobs,
+        rollout_logprobs=logprobs,
+        rewards=torch.tensor([t.reward for t in trajectories], dtype=torch.float32, device=device),
+        groups=torch.tensor(groups, dtype=torch.int64, device=device),
+        ids=padded([t.ids for t in trajectories], torch.int64),
+        lengths=torch.tensor([len(t.ids) for t in trajectories], dtype=torch.int64, device=device),
+    )
+
+
+def cut_by_length(lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    """Cut rows into micro-batches of similar length, so that little is padding.
+
+    Args:
+        lengths: of the rows.
+        tokens: how many tokens a micro-batch may hold, padding included; a row that is longer makes one of its own.
+
+    Returns:
+        Row numbers of each micro-batch; each row is in exactly one.
+    """
+    if tokens < 1:
+        raise ValueError(f"a micro-batch holds at least 1 token, not {tokens}")
+    parts: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__):  # the newest row is the longest of its part
+        if parts and (len(parts[-1]) + 1) * lengths[row] <= tokens:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    return parts

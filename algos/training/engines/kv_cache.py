@@ -1,0 +1,123 @@
+"""A key-value cache in which each row has its own length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+_GROWTH = 128  # positions by which the buffers grow: a copy now and then, little memory unused
+
+
+class RaggedLayer(CacheLayerMixin):
+    """Keys and values of one layer, [rows, heads, capacity, head size]; row b is filled up to its own length.
+
+    Padding queries write past the end of their row. What they leave there is never attended to (the mask ends at each
+    row's length), and the next real ids of the row overwrite it.
+    """
+
+    def __init__(self, owner: RaggedCache) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        rows, heads, _, size = key_states.shape
+        self.keys = key_states.new_zeros(rows, heads, 0, size)
+        self.values = value_states.new_zeros(rows, heads, 0, value_states.shape[-1])
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
+        positions, end = self._owner.positions, self._owner.end
+        if end > self.keys.shape[2]:
+            capacity = -(-end // _GROWTH) * _GROWTH
+            self.keys, self.values = _grown(self.keys, capacity), _grown(self.values, capacity)
+        rows = torch.arange(len(positions), device=positions.device)[:, None]
+        # Indexing rows and positions together puts the heads last but one: [rows, queries, heads, head size].
+        self.keys[rows, :, positions] = key_states.transpose(1, 2)
+        self.values[rows, :, positions] = value_states.transpose(1, 2)
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._owner.end, 0
+
+    def get_seq_length(self) -> int:
+        return 0 if self.keys is None else self._owner.end
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def take(self, rows: torch.Tensor, owner: RaggedCache) -> RaggedLayer:
+        layer = RaggedLayer(owner)
+        if self.keys is not None and self.values is not None:
+            layer.keys, layer.values = self.keys[rows], self.values[rows]
+            layer.is_initialized = True
+        return layer
+
+
+class RaggedCache(Cache):
+    """The cache of a batch of sequences of different lengths, each kept from turn to turn.
+
+    Before each forward pass, `place` says at which positions the new ids of each row stand.
+    """
+
+    def __init__(self, layers: int, rows: int, device: torch.device) -> None:
+        self.lengths = torch.zeros(rows, dtype=torch.long, device=device)
+        """Filled positions of each row, [rows]."""
+        self.positions = torch.zeros(rows, 0, dtype=torch.long, device=device)
+        """Positions of the ids of the current pass, [rows, queries]."""
+        self.end = 0
+        """One past the last position of the current pass."""
+        super().__init__(layers=[RaggedLayer(self) for _ in range(layers)])
+
+    def place(self, queries: int) -> torch.Tensor:
+        """Prepare a pass of `queries` ids a row, right-padded.
+
+        Returns:
+            The attention mask of the pass, bool [rows, 1, queries, end]: each id sees its own row up to itself.
+        """
+        self.positions = self.lengths[:, None] + torch.arange(queries, device=self.lengths.device)
+        self.end = int(self.positions.max()) + 1
+        return torch.arange(self.end, device=self.lengths.device) <= self.positions[:, None, :, None]
+
+    def advance(self, counts: torch.Tensor) -> None:
+        """Count the real ids of the pass, [rows]."""
+        self.lengths = self.lengths + counts
+
+    def take(self, rows: torch.Tensor) -> RaggedCache:
+        """A cache of some rows, in the order given; a row may be taken several times."""
+        cache = RaggedCache(0, 0, self.lengths.device)
+        cache.lengths = self.lengths[rows]
+        cache.end = self.end
+        cache.layers = [layer.take(rows, cache) for layer in self.layers if isinstance(layer, RaggedLayer)]
+        return cache
+
+    @staticmethod
+    def join(caches: list[RaggedCache]) -> RaggedCache:
+        """One cache with the rows of several, one after the other."""
+        if len(caches) == 1:
+            return caches[0]
+        joined = RaggedCache(len(caches[0].layers), 0, caches[0].lengths.device)
+        joined.lengths = torch.cat([cache.lengths for cache in caches])
+        joined.end = max(cache.end for cache in caches)
+        for layer, parts in zip(joined.layers, zip(*(cache.layers for cache in caches), strict=True), strict=True):
+            capacity = max(part.keys.shape[2] for part in parts)
+            layer.keys = torch.cat([_grown(part.keys, capacity) for part in parts])
+            layer.values = torch.cat([_grown(part.values, capacity) for part in parts])
+            layer.is_initialized = True
+        return joined
+
+
+def _grown(states: torch.Tensor, capacity: int) -> torch.Tensor:
+    """The same states with room for more positions."""
+    if states.shape[2] == capacity:
+        return states
+    rows, heads, length, size = states.shape
+    grown = states.new_zeros(rows, heads, capacity, size)
+    grown[:, :, :length] = states
+    return grown

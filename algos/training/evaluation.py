@@ -1,0 +1,65 @@
+"""How well a policy answers held-out questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from search_gym.episode import Rules
+from search_gym.questions import Question
+from search_gym.retrieval import Retriever
+from search_gym.tokenizers import Tokenizer
+from search_gym.trajectory import Trajectory
+
+from algos.training.engines import Engine
+from algos.training.rollout import play
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Means over the questions."""
+
+    questions: int
+    em: float
+    f1: float
+    searches: float
+    """Searches made per question."""
+
+
+def evaluate(
+    questions: Sequence[Question],
+    *,
+    engine: Engine,
+    tokenizer: Tokenizer,
+    retriever: Retriever,
+    rules: Rules,
+    temperature: float,
+    batch_size: int = 128,
+    on_batch: Callable[[int], None] = lambda _: None,
+) -> tuple[Evaluation, list[Trajectory]]:
+    """Answer every question once.
+
+    Args:
+        questions: at least one.
+        engine, tokenizer, retriever, rules: as `play` takes them.
+        temperature: 0 is greedy.
+        batch_size: how many episodes run side by side.
+        on_batch: called with the number of questions answered, after each batch.
+    """
+    if not questions:
+        raise ValueError("there is no question to evaluate on")
+    done: list[Trajectory] = []
+    for start in range(0, len(questions), batch_size):
+        batch = questions[start : start + batch_size]
+        done += play(
+            batch, engine=engine, tokenizer=tokenizer, retriever=retriever, rules=rules, temperature=temperature
+        )
+        on_batch(len(batch))
+    count = len(done)
+    result = Evaluation(
+        questions=count,
+        em=sum(t.em for t in done) / count,
+        f1=sum(t.f1 for t in done) / count,
+        searches=sum(t.searches for t in done) / count,
+    )
+    return result, done

@@ -1,0 +1,54 @@
+"""Plays episodes with an engine, all of them side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from search_gym.episode import Episode, Rules, Search
+from search_gym.questions import Question
+from search_gym.retrieval import Retriever
+from search_gym.tokenizers import Tokenizer
+from search_gym.trajectory import Trajectory
+
+from algos.training.engines import Engine, Request
+
+
+def play(
+    questions: Sequence[Question],
+    *,
+    engine: Engine,
+    tokenizer: Tokenizer,
+    retriever: Retriever,
+    rules: Rules,
+    temperature: float = 1.0,
+) -> list[Trajectory]:
+    """Play one episode for each question, turn by turn, to the end.
+
+    In each round every episode that goes on samples one turn, and the searches of all of them go out as one batch.
+
+    Args:
+        questions: may hold a question several times, as group-based algorithms need it.
+        engine: begins with nothing cached, and is left so.
+        tokenizer: that of the engine's policy.
+        retriever: answers the searches.
+        rules: of the episodes.
+        temperature: of the sampling; 0 is greedy.
+
+    Returns:
+        One trajectory a question, in order.
+    """
+    episodes = [Episode(question, tokenizer, rules) for question in questions]
+    engine.reset()
+    while going := [(key, episode) for key, episode in enumerate(episodes) if not episode.done]:
+        requests = [Request(key, episode.ids, episode.room) for key, episode in going]
+        samples = engine.sample(requests, temperature)
+        searching: list[tuple[Episode, str]] = []
+        for (_, episode), sample in zip(going, samples, strict=True):
+            events = episode.feed(sample.ids, sample.logprobs)
+            searching += [(episode, event.query) for event in events if isinstance(event, Search)]
+        if searching:
+            found = retriever.search([query for _, query in searching], rules.top_k)
+            for (episode, _), hits in zip(searching, found, strict=True):
+                episode.observe(hits)
+    engine.reset()
+    return [episode.trajectory() for episode in episodes]

@@ -1,0 +1,244 @@
+"""Which algorithm? Trains each with each seed from the same start, and shows what became of them.
+
+python experiments/ablate.py --algos grpo,sapo --seeds 3
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from algos.training.engines.hf import HFEngine
+from algos.training.evaluation import evaluate
+from algos.training.policy import CausalLMPolicy, load_policy
+from algos.training.trainer import Trainer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from search_gym import sources, tokenizers
+from search_gym.questions import Question
+from search_gym.retrieval import Retriever
+from search_gym.tokenizers import Tokenizer
+from search_gym.trajectory import write_jsonl
+
+from experiments import models, report
+from experiments.config import AblateConfig, Task, make_algorithm, parse
+
+# Evaluations sample with random numbers of their own, the same for every run: they differ by their policies alone.
+EVALUATION_SEED = 1_000_003
+_PACKAGES = ("search-gym", "torch", "transformers", "tokenizers", "numpy", "gymnasium", "bm25s")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all runs of a comparison share."""
+
+    config: AblateConfig
+    model: str
+    tokenizer: Tokenizer
+    retriever: Retriever
+    train: list[Question]
+    held_out: list[Question]
+
+    @classmethod
+    def open(cls, config: AblateConfig) -> Bench:
+        """Load everything that the runs share, so that what is missing is said at once."""
+        model = models.resolve(config.model)
+        train, held_out = split_questions(config.task)
+        retriever = sources.open_retriever("bm25", config.task.corpus)
+        return cls(config, model, tokenizers.load(model), retriever, train, held_out)
+
+    def policy(self) -> CausalLMPolicy:
+        """The start, loaded anew."""
+        return load_policy(self.model, device=self.config.device)
+
+    def evaluate(self, policy: CausalLMPolicy, out: Path, advance: Callable[[int], None]) -> dict[str, Any]:
+        """Answers to the held-out questions, sampled as in training and greedy; the dialogues go to `out`."""
+        found = {}
+        out.mkdir(parents=True, exist_ok=True)
+        for decoding, temperature in (("sampled", self.config.trainer.temperature), ("greedy", 0.0)):
+            result, trajectories = evaluate(
+                self.held_out,
+                engine=HFEngine(policy, self.tokenizer, EVALUATION_SEED),
+                tokenizer=self.tokenizer,
+                retriever=self.retriever,
+                rules=self.config.task.rules(),
+                temperature=temperature,
+                batch_size=self.config.batch_episodes,
+                on_batch=advance,
+            )
+            found[decoding] = asdict(result)
+            write_jsonl(out / f"{decoding}.jsonl", trajectories)
+        return found
+
+
+def split_questions(task: Task) -> tuple[list[Question], list[Question]]:
+    """Questions to train on and questions to evaluate on, no question in both."""
+    train = sources.open_questions(task.questions)
+    source = task.held_out or ("embedded:test" if task.questions == "embedded" else "")
+    if source:
+        return train, sources.open_questions(source)[: task.held_out_size]
+    shuffled = random.Random(0).sample(train, len(train))
+    size = min(task.held_out_size, len(train) // 2)
+    if size < 1:
+        raise ValueError(f"{task.questions} has too few questions to hold any out: name others with --held-out")
+    return shuffled[size:], shuffled[:size]
+
+
+def run(bench: Bench, label: str, seed: int, start: dict[str, Any], out: Path, advance: Callable[[int], None]) -> None:
+    """One run: train, evaluate, write. Its result.json comes last, so a run that was stopped has none."""
+    began = time.perf_counter()
+    policy = bench.policy()
+    algorithm = make_algorithm(label)
+    needs_reference = getattr(algorithm, "kl_coef", 0.0) > 0
+    trainer = Trainer(
+        policy,
+        algorithm,
+        HFEngine(policy, bench.tokenizer, seed),
+        bench.tokenizer,
+        bench.retriever,
+        bench.config.task.rules(),
+        bench.train,
+        bench.config.trainer,
+        seed=seed,
+        reference=bench.policy() if needs_reference else None,
+    )
+    trainer.train(
+        out, on_step=lambda _: advance(bench.config.trainer.batch_questions * bench.config.trainer.group_size)
+    )
+    end = bench.evaluate(policy, out / "end", advance)
+    result = {"algorithm": label, "seed": seed, "start": start, "end": end, "steps": trainer.steps_done}
+    write_json(out / "result.json", result | {"seconds": round(time.perf_counter() - began, 1)})
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file that is either whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    scratch.replace(path)
+
+
+def open_folder(config: AblateConfig) -> None:
+    """Make the run folder, or see that the one that is there belongs to the same comparison.
+
+    Algorithms and seeds may be added to a folder; everything else must be as it was, or its runs could not be compared.
+
+    Raises:
+        ValueError: naming each setting that differs.
+    """
+    path = config.out / "config.json"
+    settings = json.loads(json.dumps(asdict(config), default=str))
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        free = {"algos", "seeds", "out", "device", "batch_episodes"}
+        old, new = (_flat({k: v for k, v in s.items() if k not in free}) for s in (before, settings))
+        changed = [f"{k}: {old.get(k)} -> {new.get(k)}" for k in sorted(old | new) if old.get(k) != new.get(k)]
+        if changed:
+            raise ValueError(
+                f"{config.out} holds a comparison with other settings ({'; '.join(changed)}): name another folder with "
+                "--out, or delete that one"
+            )
+    write_json(path, settings)
+    write_json(config.out / "environment.json", environment())
+
+
+def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
+def environment() -> dict[str, Any]:
+    """What the results depend on besides the settings: versions, the machine, the commit."""
+    git = ["git", "-C", str(Path(__file__).parent.parent)]
+    try:
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changes = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True).stdout
+        state = {"commit": commit, "uncommitted_changes": bool(changes.strip())}
+    except (OSError, subprocess.CalledProcessError):
+        state = {"commit": None, "uncommitted_changes": None}
+    return state | {
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "threads": torch.get_num_threads(),
+        "versions": {package: version(package) for package in _PACKAGES},
+    }
+
+
+def compare(bench: Bench, console: Console) -> None:
+    """Run what is not finished yet, then report on all of it."""
+    config = bench.config
+    folders = {
+        (label, seed): config.out / "runs" / f"{label.replace(':', '_')}-seed{seed}"
+        for seed in range(config.seeds)
+        for label in config.labels
+    }
+    missing = {key: folder for key, folder in folders.items() if not (folder / "result.json").exists()}
+    if len(missing) < len(folders):
+        console.print(f"{len(folders) - len(missing)} of {len(folders)} runs were finished before and are kept.")
+    _run_all(bench, missing, console)
+    results = [json.loads((folder / "result.json").read_text(encoding="utf-8")) for folder in folders.values()]
+    summary = report.summarize(results)
+    write_json(config.out / "results.json", {"summary": summary, "runs": results})
+    logs = {label: [folders[label, seed] / "metrics.jsonl" for seed in range(config.seeds)] for label in config.labels}
+    report.figure(logs, config.out / "figure.png")
+    console.print(report.table(summary))
+    console.print(f"Figure: {config.out / 'figure.png'}\nResults: {config.out / 'results.json'}")
+
+
+def _run_all(bench: Bench, missing: dict[tuple[str, int], Path], console: Console) -> None:
+    """The runs, under one progress bar that counts episodes, for they take the time."""
+    config, held_out = bench.config, 2 * len(bench.held_out)
+    episodes = config.trainer.steps * config.trainer.batch_questions * config.trainer.group_size
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+    )  # fmt: skip
+    start_file = config.out / "start" / "result.json"
+    to_start = 0 if start_file.exists() else held_out
+    with Progress(*columns, console=console, speed_estimate_period=120) as progress:
+        bar = progress.add_task("start", total=to_start + len(missing) * (episodes + held_out))
+
+        def advance(count: int) -> None:
+            progress.advance(bar, count)
+
+        if to_start and missing:
+            write_json(start_file, bench.evaluate(bench.policy(), config.out / "start", advance))
+        for (label, seed), folder in missing.items():
+            progress.update(bar, description=f"{label} seed {seed}")
+            start = json.loads(start_file.read_text(encoding="utf-8"))
+            run(bench, label, seed, start, folder, advance)
+        progress.update(bar, description="done")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; 0 when all is done, 2 for settings that cannot be used, 130 when it was stopped."""
+    console = Console()
+    try:
+        try:
+            config = parse(argv)
+            bench = Bench.open(config)
+            open_folder(config)
+        except (ValueError, TypeError, FileNotFoundError) as error:
+            print(f"ablate: error: {error}", file=sys.stderr)
+            return 2
+        compare(bench, console)
+    except KeyboardInterrupt:
+        console.print("\nStopped. Finished runs are kept: the same command goes on with the others.")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

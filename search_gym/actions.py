@@ -1,0 +1,63 @@
+"""Reading the actions of one turn out of a growing stream of tokens."""
+
+from __future__ import annotations
+
+from search_gym.tokenizers import TextStream, Tokenizer
+
+SEARCH_OPEN, SEARCH_CLOSE = "<search>", "</search>"
+ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
+CLOSES = (SEARCH_CLOSE, ANSWER_CLOSE)
+_LONGEST_TAG = max(map(len, CLOSES)) - 1
+_OPENS = {SEARCH_CLOSE: SEARCH_OPEN, ANSWER_CLOSE: ANSWER_OPEN}
+
+
+class TurnReader:
+    """Follows one turn token by token, and says when a closing tag ends it.
+
+    Tags are found in text, so it does not matter how tokens split them; a token that completes a tag and carries
+    further characters (">\\n\\n") ends the turn just as well, and those characters belong to no action. Reading n
+    tokens takes time linear in n.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._stream = TextStream(tokenizer)
+        self._parts: list[str] = []
+        self._tail = ""
+        self._length = 0
+        self._close_at = -1
+        self.closed_by: str | None = None
+        """The first closing tag of the turn, "</search>" or "</answer>"; None before it."""
+
+    @property
+    def text(self) -> str:
+        """The text of the turn so far."""
+        return "".join(self._parts)
+
+    def push(self, token: int) -> bool:
+        """Read one more token. True as soon as a closing tag is complete."""
+        new = self._stream.push(token)
+        window = self._tail + new  # a tag that is not complete yet has its beginning in the tail
+        start = self._length - len(self._tail)
+        self._parts.append(new)
+        self._length += len(new)
+        self._tail = window[-_LONGEST_TAG:]
+        if self.closed_by is None:
+            found = [(at, tag) for tag in CLOSES if (at := window.find(tag)) >= 0]
+            if found:
+                at, self.closed_by = min(found)
+                self._close_at = start + at
+        return self.closed_by is not None
+
+    def body(self) -> str | None:
+        """What stands between the closing tag and its opening one, stripped.
+
+        None where the turn is not closed or cannot be read: no opening tag of that kind, or any tag of an action
+        inside (`<search>a<search>b</search>`), for then it is not clear what was meant.
+        """
+        if self.closed_by is None:
+            return None
+        before = self.text[: self._close_at]
+        _, opened, body = before.partition(_OPENS[self.closed_by])
+        if not opened or any(tag in body for tag in (SEARCH_OPEN, ANSWER_OPEN)):
+            return None
+        return body.strip()

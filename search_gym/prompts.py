@@ -1,0 +1,129 @@
+"""Prompt templates as data: how a question is put, passages are shown, and mistakes are answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from search_gym.retrieval import Hit
+from search_gym.tokenizers import Tokenizer
+
+_SLOT = "{question}"
+# Stands for the question while a chat template is rendered: a private-use character occurs in no template.
+_SENTINEL = "\ue0f1question\ue0f1"
+
+
+@dataclass(frozen=True)
+class PromptTemplate:
+    """The words around an episode. All of them are the environment's: none is trained on.
+
+    Raises:
+        ValueError: if `prompt` does not hold {question} exactly once.
+    """
+
+    prompt: str
+    """The instruction, with {question} where the question goes. Nothing else in it is replaced."""
+    opening: str
+    """What stands before the passages of a search."""
+    closing: str
+    """What stands after them; it stays whole when passages are cut."""
+    passage: str = "Doc {rank}(Title: {title}) {text}"
+    """One passage; each stands on a line of its own."""
+    nothing_found: str = "No passages were found."
+    """What stands between `opening` and `closing` where a search found nothing."""
+    unreadable: str = (
+        "\n\nThis action could not be read. To search, write <search> query </search>. To answer, write <answer> "
+        "answer </answer>.\n\n"
+    )
+    """The notice after a turn that holds no readable action."""
+    no_search_left: str = "\n\nNo search is left. Give the answer now, between <answer> and </answer>.\n\n"
+    """The notice after a search past the last one that the budget allows."""
+    chat: bool = False
+    """Whether `prompt` is a user's message, to be put into the tokenizer's chat template."""
+
+    def __post_init__(self) -> None:
+        if self.prompt.count(_SLOT) != 1:
+            raise ValueError(f"a prompt template holds {_SLOT} exactly once, this one does not: {self.prompt!r}")
+
+    def encode(self, question: str, tokenizer: Tokenizer) -> list[int]:
+        """The ids of the prompt. Control tokens come from the template alone, never from the question."""
+        text = self.prompt
+        if self.chat:
+            message = self.prompt.replace(_SLOT, _SENTINEL)
+            text = _render_chat(message, tokenizer).replace(_SENTINEL, _SLOT)
+            if text.count(_SLOT) != 1:
+                raise ValueError(f"the chat template of {tokenizer.name} loses the user's message, or repeats it")
+        before, _, after = text.partition(_SLOT)
+        return tokenizer.encode_prompt(before, question, after)
+
+    def passages(self, hits: list[Hit]) -> str:
+        """The passages as text, between `opening` and `closing`."""
+        lines = [
+            self.passage.replace("{rank}", str(rank)).replace("{title}", hit.title).replace("{text}", hit.text)
+            for rank, hit in enumerate(hits, start=1)
+        ]
+        return "\n".join(lines) if lines else self.nothing_found
+
+
+_INSTRUCTION = """Find the answer to a question by searching. First think, between <think> and </think>, about what \
+you need to know. To search, write <search> query </search>: the passages that are found are given to you between \
+{opening} and {closing}. Think again after each search, and search as many times as you need. When you know enough, \
+write the answer between <answer> and </answer>, short and without an explanation, for example <answer> Oslo </answer>.
+"""
+_SEARCH_R1 = _INSTRUCTION.format(opening="<information>", closing="</information>")
+_SAPO = _INSTRUCTION.format(opening="<documents>", closing="</documents>")
+_INFORMATION = ("\n\n<information>", "</information>\n\n")
+
+TEMPLATES: dict[str, PromptTemplate] = {
+    # The tags and the passage style of Search-R1 (arXiv 2503.09516).
+    "search-r1": PromptTemplate(f"{_SEARCH_R1}Question: {_SLOT}\n", *_INFORMATION),
+    # The tags of SAPO (arXiv 2603.10069).
+    "sapo": PromptTemplate(f"{_SAPO}Question: {_SLOT}\n", "\n\n<documents>", "</documents>\n\n"),
+    # The same instruction as a user's message, for models tuned to follow instructions.
+    "chat": PromptTemplate(f"{_SEARCH_R1}Question: {_SLOT}", *_INFORMATION, chat=True),
+    # For policies that have learned the format already and need no telling.
+    "brief": PromptTemplate(
+        f"Question: {_SLOT}\n\n",
+        "<information>",
+        "</information>",
+        unreadable=" This could not be read. ",
+        no_search_left=" No search is left. ",
+    ),
+}
+
+
+def get(template: str | PromptTemplate) -> PromptTemplate:
+    """A template by name, or the one given.
+
+    Raises:
+        ValueError: if no template has that name; the message lists those there are.
+    """
+    if isinstance(template, PromptTemplate):
+        return template
+    if template not in TEMPLATES:
+        raise ValueError(f"unknown prompt {template!r}; there are: {', '.join(TEMPLATES)}; or give a PromptTemplate")
+    return TEMPLATES[template]
+
+
+def _render_chat(message: str, tokenizer: Tokenizer) -> str:
+    """The chat of one user's message, up to where the assistant begins."""
+    if tokenizer.chat_template is None:
+        raise ValueError(f"{tokenizer.name} has no chat template: use another prompt, such as 'search-r1'")
+    try:
+        from jinja2.ext import loopcontrols
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError as error:
+        raise ImportError("a chat prompt needs jinja2: pip install 'search-gym[train]'") from error
+
+    def fail(reason: str) -> None:
+        raise ValueError(f"the chat template of {tokenizer.name} refuses the prompt: {reason}")
+
+    # Sandboxed, for a template comes with a model that was downloaded.
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.globals["raise_exception"] = fail
+    control = {i: token for token, i in tokenizer.control_tokens.items()}
+    return environment.from_string(tokenizer.chat_template).render(
+        messages=[{"role": "user", "content": message}],
+        add_generation_prompt=True,
+        eos_token=control.get(tokenizer.eos_id, ""),
+        bos_token="" if tokenizer.bos_id is None else control.get(tokenizer.bos_id, ""),
+    )
