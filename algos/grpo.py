@@ -1,0 +1,81 @@
+"""GRPO: group-relative policy optimisation. The reference of this zoo: read it first.
+
+Paper: "DeepSeekMath", arXiv 2402.03300, Eq. 3.
+Maximise, over the responses i of a question and the policy's tokens t of each,
+
+    mean_i mean_t  min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) - kl_coef KL(pi || pi_ref)
+
+    r = pi(token) / pi_old(token),    A = (R_i - mean R) / (std R + epsilon), the same for all tokens of response i.
+
+Defaults: clip 0.2 on both sides, as in PPO and every implementation; the sample std (ddof 1) and epsilon 1e-6 as in
+verl, SkyRL and Search-R1 (TRL: 1e-4); kl_coef 0 as in TRL and verl (Search-R1 and SAPO: 0.001).
+
+Left to the loop: several updates per rollout (that is what makes r differ from 1), gradient clipping.
+Left to the reward: what a good answer is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from algos.batch import Batch, Loss
+from algos.metrics import clip_metrics, token_metrics
+from algos.options import check_options
+from algos.primitives import (
+    AGGREGATIONS,
+    average,
+    clipped_gain,
+    group_advantages,
+    importance_ratio,
+    kl_k3,
+)
+
+
+@dataclass(frozen=True)
+class GRPO:
+    """Options, and the two functions that they determine."""
+
+    clip_low: float = 0.2
+    """The gain of a token with A < 0 has no gradient once its ratio is below 1 - clip_low."""
+    clip_high: float = 0.2
+    """The gain of a token with A > 0 has no gradient once its ratio is above 1 + clip_high."""
+    aggregation: str = "seq-mean-token-mean"
+    """How token losses become one: "seq-mean-token-mean" (the paper) or "token-mean" (verl, Search-R1)."""
+    epsilon: float = 1e-6
+    """Added to the std of a group's rewards."""
+    ddof: int = 1
+    """1: sample std of a group's rewards; 0: population std."""
+    kl_coef: float = 0.0
+    """Weight of the k3 estimate of KL(pi || pi_ref); above 0 the batch must hold `ref_logprobs`."""
+
+    def __post_init__(self) -> None:
+        check_options(self, clip_low="[0, 1)", clip_high="[0, 1)", epsilon="[0, inf)", kl_coef="[0, inf)")
+        check_options(self, aggregation=AGGREGATIONS, ddof=(0, 1))
+
+    def advantages(self, batch: Batch) -> Batch:
+        """The batch with its advantages. Call it once per rollout batch, before that is cut: groups must be whole."""
+        advantages = group_advantages(batch.rewards, batch.groups, ddof=self.ddof, epsilon=self.epsilon)
+        return batch.with_advantages(advantages)
+
+    def loss(self, batch: Batch, logprobs: Tensor, entropy: Tensor | None = None) -> Loss:
+        """The loss of a minibatch or of a part; `logprobs` [B, T] carry the gradient, `entropy` [B, T] is reported."""
+        advantages = batch.require("advantages", "call algorithm.advantages(batch) first")
+
+        # Ratio
+        ratio = importance_ratio(logprobs, batch.old_logprobs, batch.mask)
+
+        # Gain
+        gain = clipped_gain(ratio, advantages, self.clip_low, self.clip_high)
+
+        # Penalties
+        kl = 0.0
+        if self.kl_coef > 0:
+            kl = kl_k3(logprobs, batch.require("ref_logprobs", "kl_coef > 0 compares with them"), batch.mask)
+
+        # Average
+        loss = average(self.kl_coef * kl - gain, batch, self.aggregation)
+        metrics = token_metrics(batch, logprobs, entropy)
+        metrics |= clip_metrics(batch, ratio, advantages, self.clip_low, self.clip_high)
+        return Loss(loss, metrics)

@@ -1,0 +1,108 @@
+"""SAPO: search agent policy optimisation. (Others call Soft Adaptive Policy Optimization, arXiv 2511.20347, "sapo".)
+
+Paper: "Improving Search Agent with One Line of Code", arXiv 2603.10069, Eq. 9 to 11.
+Maximise, over the responses i of a question and the policy's tokens t of each,
+
+    mean_i mean_t  min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) - kl_coef KL(pi || pi_ref)
+                   + gamma 1[r < tau and A > 0] log r
+
+    r = pi(token) / pi_old(token),    A = (R_i - mean R) / (std R + epsilon), the same for all tokens of response i.
+
+Differs from GRPO in: the last term. Where a token of a good response has become less likely, its gradient under GRPO
+shrinks with r; that of log r does not, and pulls the token back before its ratio drifts to 0.
+
+Defaults: gamma 0.1 and tau 1.0 as in the paper's text and the released loss (the training script: 0.2 and 1.2); the
+others as in GRPO. The authors set kl_coef 0.001. Their code is variant="released", aggregation="token-mean".
+
+Left to the loop: several updates per rollout (that is what makes r differ from 1), gradient clipping.
+Left to the reward: what a good answer is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from algos.batch import Batch, Loss
+from algos.metrics import clip_metrics, token_metrics
+from algos.options import check_options
+from algos.primitives import (
+    AGGREGATIONS,
+    average,
+    clipped_gain,
+    conditional_kl,
+    group_advantages,
+    importance_ratio,
+    kl_k3,
+)
+
+
+@dataclass(frozen=True)
+class SAPO:
+    """Options, and the two functions that they determine."""
+
+    clip_low: float = 0.2
+    """The gain of a token with A < 0 has no gradient once its ratio is below 1 - clip_low."""
+    clip_high: float = 0.2
+    """The gain of a token with A > 0 has no gradient once its ratio is above 1 + clip_high."""
+    aggregation: str = "seq-mean-token-mean"
+    """How token losses become one: "seq-mean-token-mean" (the paper) or "token-mean" (the released code)."""
+    epsilon: float = 1e-6
+    """Added to the std of a group's rewards."""
+    ddof: int = 1
+    """1: sample std of a group's rewards; 0: population std."""
+    kl_coef: float = 0.0
+    """Weight of the k3 estimate of KL(pi || pi_ref); above 0 the batch must hold `ref_logprobs`."""
+    gamma: float = 0.1
+    """Weight of the conditional KL to the old policy; 0 is GRPO."""
+    tau: float = 1.0
+    """Ratios below it are pulled back. Above 1, the penalty is negative for tokens with a ratio between 1 and tau."""
+    variant: str = "paper"
+    """Which conditional KL: "paper" (Eq. 10) or "released" (the authors' code)."""
+
+    def __post_init__(self) -> None:
+        check_options(self, clip_low="[0, 1)", clip_high="[0, 1)", epsilon="[0, inf)", kl_coef="[0, inf)")
+        check_options(self, aggregation=AGGREGATIONS, ddof=(0, 1))
+        check_options(self, gamma="[0, inf)", tau="(0, inf)", variant=("paper", "released"))
+
+    def advantages(self, batch: Batch) -> Batch:
+        """The batch with its advantages. Call it once per rollout batch, before that is cut: groups must be whole."""
+        advantages = group_advantages(batch.rewards, batch.groups, ddof=self.ddof, epsilon=self.epsilon)
+        return batch.with_advantages(advantages)
+
+    def loss(self, batch: Batch, logprobs: Tensor, entropy: Tensor | None = None) -> Loss:
+        """The loss of a minibatch or of a part; `logprobs` [B, T] carry the gradient, `entropy` [B, T] is reported."""
+        advantages = batch.require("advantages", "call algorithm.advantages(batch) first")
+
+        # Ratio
+        ratio = importance_ratio(logprobs, batch.old_logprobs, batch.mask)
+
+        # Gain
+        gain = clipped_gain(ratio, advantages, self.clip_low, self.clip_high)
+
+        # Penalties
+        kl = 0.0
+        if self.kl_coef > 0:
+            kl = kl_k3(logprobs, batch.require("ref_logprobs", "kl_coef > 0 compares with them"), batch.mask)
+        penalty = self.penalty(batch, logprobs, advantages)
+
+        # Average
+        loss = average(self.kl_coef * kl - gain, batch, self.aggregation) + self.gamma * penalty
+        metrics = token_metrics(batch, logprobs, entropy) | {"penalty": penalty.detach()}
+        metrics |= clip_metrics(batch, ratio, advantages, self.clip_low, self.clip_high)
+        return Loss(loss, metrics)
+
+    def penalty(self, batch: Batch, logprobs: Tensor, advantages: Tensor) -> Tensor:
+        """The average of 1[r < tau and A > 0] (-log r), before gamma.
+
+        The released code asks for r <= tau and A >= 0: it also lifts responses of groups in which all rewards are
+        equal, and has a gradient at r = 1. And it divides by the number of policy tokens of the responses with A >= 0;
+        where there are none, its 0/0 is 0 here.
+        """
+        released = self.variant == "released"
+        terms = conditional_kl(logprobs, batch.old_logprobs, batch.mask, advantages, self.tau, inclusive=released)
+        if released:
+            wanted = batch.only(lambda rows: rows.require("advantages", "the normaliser counts A >= 0") >= 0)
+            return average(terms, wanted, "token-mean")
+        return average(terms, batch, self.aggregation)

@@ -1,0 +1,128 @@
+"""Values computed independently of this code, from the formulas of verl, TRL, Search-R1 and the released SAPO.
+
+Four responses to one question. Masked tokens have a log-ratio of 5: whatever lets one through is off by far.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, tensor
+
+import algos
+from algos.batch import Batch
+from algos.primitives import (
+    clipped_gain,
+    conditional_kl,
+    gae,
+    group_advantages,
+    importance_ratio,
+    kl_k1,
+    kl_k2,
+    kl_k3,
+    masked_mean,
+    sequence_ratio,
+)
+
+REWARDS = tensor([1, 0, 0, 1], dtype=torch.float64)
+GROUPS = torch.zeros(4, dtype=torch.int64)
+MASK = tensor([[1, 1, 0, 1], [1, 0, 1, 1], [1, 1, 1, 0], [1, 0, 0, 1]], dtype=torch.bool)
+OLD = tensor(
+    [[-1, -0.5, -3, -0.2], [-0.7, -2, -1.1, -0.3], [-0.9, -0.4, -1.5, 0], [-2, -1, -1, -0.6]], dtype=torch.float64
+)
+LOG_RATIO = tensor(
+    [[0.1, -0.3, 5, 0.4], [-0.25, 5, 0.3, -0.05], [0.05, 1.5, -0.6, 0], [-0.5, 5, 5, 0.2]], dtype=torch.float64
+)
+NEW = OLD + LOG_RATIO
+BATCH = Batch(mask=MASK, old_logprobs=OLD, rewards=REWARDS, groups=GROUPS)
+SIGNS = tensor([1, -1, -1, 1], dtype=torch.float64)
+
+
+def close(found: Tensor, expected: object, digits: float = 1e-6) -> None:
+    torch.testing.assert_close(found, torch.as_tensor(expected, dtype=torch.float64), rtol=0, atol=digits)
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        pytest.param({"epsilon": 1e-6}, 0.8660239037870368, id="verl"),
+        pytest.param({"epsilon": 1e-4}, 0.8658754297607016, id="trl"),
+        pytest.param({"epsilon": 0.0, "ddof": 0}, 1.0, id="population"),
+        pytest.param({"scale_by_std": False}, 0.5, id="dr_grpo"),
+    ],
+)
+def test_advantages(options: dict, size: float) -> None:
+    close(group_advantages(REWARDS, GROUPS, **options), size * SIGNS, digits=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        pytest.param("grpo", {"aggregation": "token-mean"}, 0.360701, id="search-r1"),
+        pytest.param("grpo", {"aggregation": "seq-mean-token-mean", "epsilon": 1e-4}, 0.26541, id="trl"),
+        pytest.param(
+            "grpo", {"aggregation": "token-mean", "epsilon": 1e-4, "clip_high": 0.28}, 0.352657, id="trl-dapo"
+        ),
+        pytest.param("sapo", {"aggregation": "token-mean", "variant": "released"}, 0.376701, id="sapo-released"),
+    ],
+)
+def test_losses(name: str, options: dict, expected: float) -> None:
+    algorithm = algos.make(name, **options)
+    close(algorithm.loss(algorithm.advantages(BATCH), NEW).loss, expected)
+
+
+@pytest.mark.parametrize(("scale_by_std", "expected"), [(False, 0.143173), (True, 0.24794)])
+def test_dr_grpo_sum_over_a_constant(scale_by_std: bool, expected: float) -> None:
+    advantages = group_advantages(REWARDS, GROUPS, scale_by_std=scale_by_std, epsilon=1e-4)
+    gain = clipped_gain(importance_ratio(NEW, OLD, MASK), advantages[:, None], 0.2, 0.2)
+    close(-gain[MASK].sum() / (4 * 4), expected)
+
+
+def test_sapo_penalties() -> None:
+    """By hand: responses 0 and 3 are good, and of their five tokens two have fallen, by 0.3 and 0.5."""
+    expected = {"released": (0.3 + 0.5) / 5, "paper": (0.3 / 3 + 0.5 / 2) / 4}
+    for variant, value in expected.items():
+        sapo = algos.make("sapo", variant=variant)
+        close(sapo.loss(sapo.advantages(BATCH), NEW).metrics["penalty"], value, digits=1e-12)
+    terms = conditional_kl(NEW, OLD, MASK, SIGNS[:, None].expand(4, 4))
+    close(terms, [[0, 0.3, 0, 0], [0] * 4, [0] * 4, [0.5, 0, 0, 0]], digits=1e-12)
+
+
+def test_metrics() -> None:
+    """By hand: of 11 tokens, those with d = .4 and .2 are clipped above (A > 0), with -.25 and -.6 below (A < 0)."""
+    grpo = algos.make("grpo")
+    metrics = grpo.loss(grpo.advantages(BATCH), NEW, entropy=torch.where(MASK, 2.0, torch.nan)).metrics
+    close(metrics["ratio"].double(), LOG_RATIO[MASK].exp().mean())
+    close(metrics["kl_old"].double(), -0.077273)
+    close(metrics["entropy"].double(), 2.0)
+    close(metrics["clip_fraction_high"].double(), 2 / 11)
+    close(metrics["clip_fraction_low"].double(), 2 / 11)
+    close(metrics["clip_fraction"].double(), 4 / 11)
+
+
+@pytest.mark.parametrize(("estimator", "expected"), [(kl_k1, 0.077273), (kl_k2, 0.150795), (kl_k3, 0.119551)])
+def test_kl_estimators(estimator, expected: float) -> None:
+    close(masked_mean(estimator(NEW, OLD, MASK), MASK), expected)
+
+
+def test_gspo_sequence_ratio() -> None:
+    expected = [1.0689391057472464, 1.0, 1.3725449806709298, 0.8607079764250578]
+    close(sequence_ratio(NEW, OLD, MASK), expected, digits=1e-12)
+
+
+def test_gae() -> None:
+    """The fixture leaves out its values: [.1, .2, .9, .3] in each row is what solves both of its lines, 27 numbers."""
+    values = tensor([0.1, 0.2, 0.9, 0.3], dtype=torch.float64).expand(4, 4)
+    rewards = torch.zeros(4, 4).double()
+    rewards[:, 3] = REWARDS
+    skipping = tensor(
+        [
+            [0.82675, 0.765, 0, 0.7],
+            [-0.04075, 0, -0.885, -0.3],
+            [-0.04725, -0.155, -0.9, 0],
+            [0.865, 0, 0, 0.7],
+        ]
+    )
+    close(gae(rewards, values, MASK, gamma=1.0, lam=0.95), skipping)
+    everywhere = tensor([[0.823662, 0.76175, 0.065, 0.7], [-0.033713, -0.14075, -0.885, -0.3]])[[0, 1, 1, 0]]
+    close(gae(rewards, values, torch.ones_like(MASK), gamma=1.0, lam=0.95), everywhere)
