@@ -1,0 +1,52 @@
+"""`search-gym`: the commands of the environment."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+# A command is the module of its name in search_gym, with `add_arguments(parser)` and `run(args) -> exit code`. Only the
+# one that is called is imported, so that --help answers at once.
+COMMANDS = {
+    "score": "exact match and F1 of recorded responses",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line.
+
+    Args:
+        argv: the words after `search-gym`; None: those of the process.
+
+    Returns:
+        The exit code: 0, or 2 for an input that cannot be used, which one line on stderr explains.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="search-gym", description="An environment that answers questions by searching."
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary)
+        if words[:1] == [name]:
+            module = import_module(f"search_gym.{name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    args = parser.parse_args(words)
+    try:
+        return args.run(args)
+    except (ValueError, OSError) as error:
+        print(f"search-gym: error: {_reason(error)}", file=sys.stderr)
+        return 2
+
+
+def _reason(error: ValueError | OSError) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""`search-gym score`: exact match and F1 of recorded responses."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from search_gym import jsonl, prompts, rewards
+from search_gym.questions import flashrag
+
+# What Search-R1's own environment answers to an action that it cannot read: its recordings hold it, tags included.
+_SEARCH_R1_NOTICE = (
+    "My previous action is invalid. If I want to search, I should put the query between <search> and </search>. If I "
+    "want to give the final answer, I should put the answer between <answer> and </answer>. Let me try again."
+)
+
+
+def _any(words: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(re.escape(word.strip()) for word in sorted(set(words))))
+
+
+_TEMPLATES = prompts.TEMPLATES.values()
+_OPENING = _any(template.opening for template in _TEMPLATES)
+_CLOSING = _any(template.closing for template in _TEMPLATES)
+_NOTICE = _any([_SEARCH_R1_NOTICE, *(t.unreadable for t in _TEMPLATES), *(t.no_search_left for t in _TEMPLATES)])
+
+
+@dataclass(frozen=True)
+class Score:
+    """One scored response."""
+
+    prediction: str | None
+    """The answer that the policy gave; None where it gave none."""
+    em: float
+    f1: float
+    row: jsonl.Row
+    """The row as it was read."""
+
+    def to_row(self) -> jsonl.Row:
+        """The row to write: `id` where there was one, `prediction`, `em`, `f1`."""
+        named = {"id": self.row["id"]} if "id" in self.row else {}
+        return {**named, "prediction": self.prediction, "em": self.em, "f1": self.f1}
+
+
+def own_text(response: str) -> list[str]:
+    """The policy's own text in a recorded response, in pieces: what the environment inserted is left out.
+
+    That is retrieved passages (`<information>…</information>`, `<documents>…</documents>`) and notices. Passages may
+    hold such tags themselves, so the last closing tag before the next opening one counts, and what is never closed was
+    cut in the middle of a passage. One thing text cannot tell: whether a passage closes a block and opens another, or
+    there are two. Where ids and masks are at hand, as in a `Trajectory`, use those.
+    """
+    first, *rest = _OPENING.split(response)
+    after = [parts[-1] for piece in rest if len(parts := _CLOSING.split(piece)) > 1]
+    return [own for piece in (first, *after) for own in _NOTICE.split(piece)]
+
+
+def predict(response: str) -> str | None:
+    """The answer that a recorded response gives, as `rewards.extract_answer` reads it; None where it gives none.
+
+    No tag reaches over what the environment inserted, since that ended the policy's turn.
+    """
+    answers = map(rewards.extract_answer, own_text(response))
+    return next((answer for answer in answers if answer is not None), None)
+
+
+def load(path: str | PathLike[str]) -> list[Score]:
+    """Score a file of rows with `response` and `golden_answers`.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: "file:line: reason", if a line is no such row; or if the file is empty.
+    """
+    scores = [score for _, score in jsonl.read(path, _score)]
+    if not scores:
+        raise ValueError(f"{path}: the file is empty: it needs rows with response and golden_answers")
+    return scores
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("file", type=Path, help="JSONL, rows with response and golden_answers")
+    parser.add_argument("--out", type=Path, help="write id, prediction, em and f1 of each row to this JSONL file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the number of rows and the means; write a row each where asked to."""
+    scores = load(args.file)
+    if args.out is not None:
+        if args.out.exists() and args.out.samefile(args.file):
+            raise ValueError(f"--out {args.out} is the file that is read: choose another name")
+        _write(args.out, (score.to_row() for score in scores))
+    print(f"rows {len(scores)}")
+    print(f"EM   {fmean(score.em for score in scores):.4f}")
+    print(f"F1   {fmean(score.f1 for score in scores):.4f}")
+    return 0
+
+
+def _score(row: jsonl.Row) -> Score:
+    prediction, golds = predict(jsonl.text(row, "response")), flashrag.golden_answers(row)
+    return Score(prediction, rewards.exact_match(prediction, golds), rewards.token_f1(prediction, golds), row)
+
+
+def _write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
