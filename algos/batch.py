@@ -71,6 +71,11 @@ class Batch:
             raise ValueError(f"Batch.{name} is missing: {reason}")
         return value
 
+    def inputs(self) -> tuple[Tensor, Tensor]:
+        """The ids and lengths that a policy reads."""
+        reason = "the policy reads it: make the batch with algos.training.collate"
+        return self.require("ids", reason), self.require("lengths", reason)
+
     @property
     def minibatch(self) -> Batch:
         """The whole minibatch: this one, or that which it was cut from."""

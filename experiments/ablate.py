@@ -6,36 +6,32 @@ python experiments/ablate.py --algos grpo,sapo --seeds 3
 from __future__ import annotations
 
 import json
-import platform
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
 from algos.training.engines.hf import HFEngine
 from algos.training.evaluation import evaluate
 from algos.training.policy import CausalLMPolicy, load_policy
 from algos.training.trainer import Trainer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from experiments import models, report
+from experiments.config import AblateConfig, Task, make_algorithm, parse
+from experiments.provenance import environment, write_json
 from search_gym import sources, tokenizers
 from search_gym.questions import Question
 from search_gym.retrieval import Retriever
 from search_gym.tokenizers import Tokenizer
 from search_gym.trajectory import write_jsonl
 
-from experiments import models, report
-from experiments.config import AblateConfig, Task, make_algorithm, parse
-
 # Evaluations sample with random numbers of their own, the same for every run: they differ by their policies alone.
 EVALUATION_SEED = 1_000_003
-_PACKAGES = ("search-gym", "torch", "transformers", "tokenizers", "numpy", "gymnasium", "bm25s")
 
 
 @dataclass(frozen=True)
@@ -120,14 +116,6 @@ def run(bench: Bench, label: str, seed: int, start: dict[str, Any], out: Path, a
     write_json(out / "result.json", result | {"seconds": round(time.perf_counter() - began, 1)})
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write a file that is either whole or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_suffix(".tmp")
-    scratch.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    scratch.replace(path)
-
-
 def open_folder(config: AblateConfig) -> None:
     """Make the run folder, or see that the one that is there belongs to the same comparison.
 
@@ -157,23 +145,6 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in settings.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
     return flat
-
-
-def environment() -> dict[str, Any]:
-    """What the results depend on besides the settings: versions, the machine, the commit."""
-    git = ["git", "-C", str(Path(__file__).parent.parent)]
-    try:
-        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        changes = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True).stdout
-        state = {"commit": commit, "uncommitted_changes": bool(changes.strip())}
-    except (OSError, subprocess.CalledProcessError):
-        state = {"commit": None, "uncommitted_changes": None}
-    return state | {
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}",
-        "threads": torch.get_num_threads(),
-        "versions": {package: version(package) for package in _PACKAGES},
-    }
 
 
 def compare(bench: Bench, console: Console) -> None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import algos
 import tyro
+
+import algos
 from algos.training.trainer import TrainerConfig
 from search_gym.episode import Rules
 

@@ -67,7 +67,7 @@ class Demonstrator:
                 episodes[i].observe(hits)
                 turns[i] = scripts[i].send(hits)
 
-    def _script(self, question: Question):  # noqa: ANN202  (a generator of turns, sent the hits of each search)
+    def _script(self, question: Question):
         hops = self.world.hops(question)
         draw = self.rng.random()
         if draw < self.noise.blind:

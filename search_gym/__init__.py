@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from search_gym.retrieval import Passage as Passage
     from search_gym.trajectory import Trajectory as Trajectory
 
+__all__ = [
+    "Episode", "Hit", "Passage", "Question", "Rules", "Trajectory", "World", "prompts", "rewards", "tokenizers",
+    "trajectory",
+]  # fmt: skip
+
 _MODULES = ("prompts", "rewards", "tokenizers", "trajectory")
 _NAMES = {
     "Episode": "search_gym.episode",
@@ -33,7 +38,6 @@ _NAMES = {
     "Trajectory": "search_gym.trajectory",
     "World": "search_gym.questions.world",
 }
-__all__ = [*_MODULES, *_NAMES]  # noqa: PLE0604  (names that __getattr__ loads)
 
 register(id="SearchQA-v0", entry_point="search_gym.env:SearchQAEnv")
 

@@ -10,6 +10,7 @@ from importlib import import_module
 # A command is the module of its name in search_gym, with `add_arguments(parser)` and `run(args) -> exit code`. Only the
 # one that is called is imported, so that --help answers at once.
 COMMANDS = {
+    "play": "answer a question yourself, by searching",
     "score": "exact match and F1 of recorded responses",
 }
 

@@ -133,8 +133,8 @@ class Episode:
         frame = len(tokenizer.encode(self._template.opening + self._template.closing))
         if frame >= rules.max_observation_tokens:
             raise ValueError(
-                f"max_observation_tokens = {rules.max_observation_tokens} leaves no room for a passage: the tags around "
-                f"it take {frame}"
+                f"max_observation_tokens = {rules.max_observation_tokens} leaves no room for a passage: the tags "
+                f"around it take {frame}"
             )
         self.mask: list[int] = [0] * self.prompt_length
         """1 where the policy sampled the id, else 0."""

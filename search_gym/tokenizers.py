@@ -205,7 +205,7 @@ def embedded() -> Tokenizer:
     backend.pre_tokenizer = byte_level  # pyright: ignore[reportAttributeAccessIssue]
     backend.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
     backend.add_special_tokens([_END])
-    return Tokenizer(backend, eos_ids=[backend.token_to_id(_END)], name="embedded")
+    return Tokenizer(backend, eos_ids=_ids(backend, _END), name="embedded")
 
 
 def _embedded_pieces() -> Iterator[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from search_gym.trajectory import Trajectory
 
 from algos.batch import Batch
+from search_gym.trajectory import Trajectory
 
 
 def collate(trajectories: Sequence[Trajectory], groups: Sequence[int], device: torch.device | str = "cpu") -> Batch:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from algos.training.engines import Engine
+from algos.training.rollout import play
 from search_gym.episode import Rules
 from search_gym.questions import Question
 from search_gym.retrieval import Retriever
 from search_gym.tokenizers import Tokenizer
 from search_gym.trajectory import Trajectory
-
-from algos.training.engines import Engine
-from algos.training.rollout import play
 
 
 @dataclass(frozen=True)

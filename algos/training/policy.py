@@ -40,7 +40,11 @@ class CausalLMPolicy(nn.Module):
             or getattr(model.config, "logits_scaling", 1.0) != 1.0
         ):
             raise ValueError(f"{type(model).__name__} caps or scales its logits after the head, which is not supported")
+        head = model.get_output_embeddings()
+        if head is None:
+            raise ValueError(f"{type(model).__name__} has no language-model head: it is not a causal language model")
         self.model = model
+        self._head = [head]  # in a list, for a module must not be registered twice
         # transformers renamed the argument in 5.20; both spellings are in use.
         parameters = inspect.signature(inspect.unwrap(model.base_model.forward)).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
@@ -72,7 +76,7 @@ class CausalLMPolicy(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits in float32, [..., V], of hidden states [..., H]."""
-        return self.model.get_output_embeddings()(hidden).float()
+        return self._head[0](hidden).float()
 
     def forward(self, ids: Tensor, lengths: Tensor, mask: Tensor, temperature: float = 1.0) -> Scores:
         """Score the tokens that were sampled.
@@ -104,7 +108,7 @@ def load_policy(path: str | Path, *, dtype: torch.dtype = torch.float32, device:
         ValueError: if there is no model at that place.
     """
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        model = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype)
     except OSError as error:
         raise ValueError(f"no model at {str(path)!r}: {str(error).splitlines()[0]}") from error
     return CausalLMPolicy(model.to(device))

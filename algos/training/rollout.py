@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from algos.training.engines import Engine, Request
 from search_gym.episode import Episode, Rules, Search
 from search_gym.questions import Question
 from search_gym.retrieval import Retriever
 from search_gym.tokenizers import Tokenizer
 from search_gym.trajectory import Trajectory
-
-from algos.training.engines import Engine, Request
 
 
 def play(

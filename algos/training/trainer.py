@@ -12,11 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from search_gym.episode import Rules
-from search_gym.questions import Question
-from search_gym.retrieval import Retriever
-from search_gym.tokenizers import Tokenizer
-from search_gym.trajectory import Trajectory, write_jsonl
 
 from algos import Algorithm, Batch
 from algos.training.collate import collate, cut_by_length
@@ -24,6 +19,11 @@ from algos.training.drift import ratio_drift
 from algos.training.engines import Engine
 from algos.training.policy import CausalLMPolicy
 from algos.training.rollout import play
+from search_gym.episode import Rules
+from search_gym.questions import Question
+from search_gym.retrieval import Retriever
+from search_gym.tokenizers import Tokenizer
+from search_gym.trajectory import Trajectory, write_jsonl
 
 Metrics = dict[str, Any]
 
@@ -39,8 +39,8 @@ class TrainerConfig:
     group_size: int = 8
     """Responses to each question."""
     minibatches: int = 4
-    """Updates in one pass over a rollout batch. More of them, more drift: from the second on, the policy that is updated
-    is not the one that sampled."""
+    """Updates in one pass over a rollout batch. More of them, more drift: from the second on, the policy that is
+    updated is not the one that sampled."""
     epochs: int = 1
     """Passes over a rollout batch."""
     learning_rate: float = 1e-4
@@ -171,11 +171,11 @@ class Trainer:
         logprobs = torch.zeros_like(batch.old_logprobs)
         for rows in self._micro_batches(batch):
             part = batch.part(rows)
-            logprobs[rows] = policy(*_inputs(part), part.mask, self.config.temperature).logprobs
+            logprobs[rows] = policy(*part.inputs(), part.mask, self.config.temperature).logprobs
         return logprobs
 
     def _micro_batches(self, batch: Batch) -> list[list[int]]:
-        return cut_by_length(_inputs(batch)[1].tolist(), self.config.micro_batch_tokens)
+        return cut_by_length(batch.inputs()[1].tolist(), self.config.micro_batch_tokens)
 
     def _update(self, batch: Batch) -> Metrics:
         """All updates on one rollout batch: means of their metrics, and the drift at the last."""
@@ -197,7 +197,7 @@ class Trainer:
         log_ratio = torch.zeros_like(minibatch.old_logprobs)
         for rows in self._micro_batches(minibatch):
             part = minibatch.part(rows)
-            scores = self.policy(*_inputs(part), part.mask, self.config.temperature)
+            scores = self.policy(*part.inputs(), part.mask, self.config.temperature)
             if first:
                 # The policy is still the one that sampled, so its ratios are 1: exactly, not up to the rounding of
                 # two forward passes, which would tell r < 1 from r = 1 at random.
@@ -218,12 +218,6 @@ class Trainer:
         start = time.perf_counter()
         yield
         self._seconds[phase] = round(time.perf_counter() - start, 3)
-
-
-def _inputs(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ids and lengths that the policy reads."""
-    reason = "the policy reads it: make the batch with collate()"
-    return batch.require("ids", reason), batch.require("lengths", reason)
 
 
 def _of_rollouts(trajectories: Sequence[Trajectory], batch: Batch) -> Metrics:

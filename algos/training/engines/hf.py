@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Literal
 
 import torch
-from search_gym.actions import TurnReader
-from search_gym.tokenizers import Tokenizer
 from torch import Tensor
 
 from algos.training.engines import Request, Sample
 from algos.training.engines.kv_cache import RaggedCache
 from algos.training.policy import CausalLMPolicy
+from search_gym.actions import TurnReader
+from search_gym.tokenizers import Tokenizer
 
 
 class _Turn:
@@ -20,7 +21,7 @@ class _Turn:
     def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
         self.ids: list[int] = []
         self.logprobs: list[float] = []
-        self.stopped = None
+        self.stopped: Literal["tag", "eos", "length"] | None = None
         self._left = request.max_tokens
         self._eos = tokenizer.eos_ids
         self._reader = TurnReader(tokenizer)

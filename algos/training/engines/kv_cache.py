@@ -32,7 +32,8 @@ class RaggedLayer(CacheLayerMixin):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        assert self.keys is not None and self.values is not None
+        assert self.keys is not None
+        assert self.values is not None
         positions, end = self._owner.positions, self._owner.end
         if end > self.keys.shape[2]:
             capacity = -(-end // _GROWTH) * _GROWTH
@@ -52,12 +53,9 @@ class RaggedLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return -1
 
-    def take(self, rows: torch.Tensor, owner: RaggedCache) -> RaggedLayer:
-        layer = RaggedLayer(owner)
-        if self.keys is not None and self.values is not None:
-            layer.keys, layer.values = self.keys[rows], self.values[rows]
-            layer.is_initialized = True
-        return layer
+    def fill(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Take over buffers."""
+        self.keys, self.values, self.is_initialized = keys, values, True
 
 
 class RaggedCache(Cache):
@@ -73,7 +71,8 @@ class RaggedCache(Cache):
         """Positions of the ids of the current pass, [rows, queries]."""
         self.end = 0
         """One past the last position of the current pass."""
-        super().__init__(layers=[RaggedLayer(self) for _ in range(layers)])
+        self._ragged = [RaggedLayer(self) for _ in range(layers)]
+        super().__init__(layers=[*self._ragged])
 
     def place(self, queries: int) -> torch.Tensor:
         """Prepare a pass of `queries` ids a row, right-padded.
@@ -91,26 +90,29 @@ class RaggedCache(Cache):
 
     def take(self, rows: torch.Tensor) -> RaggedCache:
         """A cache of some rows, in the order given; a row may be taken several times."""
-        cache = RaggedCache(0, 0, self.lengths.device)
-        cache.lengths = self.lengths[rows]
-        cache.end = self.end
-        cache.layers = [layer.take(rows, cache) for layer in self.layers if isinstance(layer, RaggedLayer)]
-        return cache
+        taken = RaggedCache(len(self._ragged), 0, self.lengths.device)
+        taken.lengths, taken.end = self.lengths[rows], self.end
+        for target, layer in zip(taken._ragged, self._ragged, strict=True):
+            if layer.keys is not None and layer.values is not None:
+                target.fill(layer.keys[rows], layer.values[rows])
+        return taken
 
     @staticmethod
     def join(caches: list[RaggedCache]) -> RaggedCache:
-        """One cache with the rows of several, one after the other."""
-        if len(caches) == 1:
-            return caches[0]
-        joined = RaggedCache(len(caches[0].layers), 0, caches[0].lengths.device)
+        """One cache with the rows of several that have been written to, one after the other."""
+        joined = RaggedCache(len(caches[0]._ragged), 0, caches[0].lengths.device)
         joined.lengths = torch.cat([cache.lengths for cache in caches])
         joined.end = max(cache.end for cache in caches)
-        for layer, parts in zip(joined.layers, zip(*(cache.layers for cache in caches), strict=True), strict=True):
-            capacity = max(part.keys.shape[2] for part in parts)
-            layer.keys = torch.cat([_grown(part.keys, capacity) for part in parts])
-            layer.values = torch.cat([_grown(part.values, capacity) for part in parts])
-            layer.is_initialized = True
+        for target, *layers in zip(joined._ragged, *(cache._ragged for cache in caches), strict=True):
+            target.fill(_joined([layer.keys for layer in layers]), _joined([layer.values for layer in layers]))
         return joined
+
+
+def _joined(states: list[torch.Tensor | None]) -> torch.Tensor:
+    """Rows of several buffers in one, as long as the longest of them."""
+    filled = [buffer for buffer in states if buffer is not None]
+    capacity = max(buffer.shape[2] for buffer in filled)
+    return torch.cat([_grown(buffer, capacity) for buffer in filled])
 
 
 def _grown(states: torch.Tensor, capacity: int) -> torch.Tensor:

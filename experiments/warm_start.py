@@ -1,0 +1,171 @@
+"""Makes the embedded policy: a tiny Llama that has learned the format and how to read, by imitation.
+
+    python experiments/warm_start.py
+
+It imitates noisy demonstrations in worlds that are made anew at every step, so there is nothing to know by heart: only
+how to ask, and how to copy an answer out of a passage. What pays is left to reinforcement. The result is committed and
+loads as `--model embedded`; make it again after a change to the world's words or the tokenizer.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from rich.progress import Progress
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from algos.training.collate import collate, cut_by_length
+from algos.training.engines.hf import HFEngine
+from algos.training.evaluation import evaluate
+from algos.training.policy import CausalLMPolicy
+from experiments.config import Task
+from experiments.demonstrations import Demonstrator, Noise
+from experiments.models import EMBEDDED
+from experiments.provenance import environment, write_json
+from search_gym import World, sources, tokenizers
+from search_gym.tokenizers import Tokenizer
+
+# Worlds to imitate in have seeds from here on; the one that is trained and evaluated in afterwards has seed 0.
+FIRST_WORLD = 1_000
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """How the embedded policy is made."""
+
+    out: Path = EMBEDDED
+    """The folder that it is saved to."""
+    steps: int = 1500
+    """Batches of demonstrations. Copying from passages begins after some 300."""
+    batch_size: int = 32
+    """Demonstrations in a batch, all from one world."""
+    learning_rate: float = 1.5e-3
+    """Of AdamW, at its highest."""
+    warmup: int = 100
+    """Steps in which the learning rate rises; after them it falls along a cosine to a tenth."""
+    world_size: int = 4
+    """Size of each world, as `search_gym.World` counts it."""
+    noise: Noise = field(default_factory=Noise)
+    """How often demonstrations go wrong."""
+    micro_batch_tokens: int = 2048
+    """How many tokens go through the model at once."""
+    seed: int = 0
+    """Of everything that is random."""
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, counted from 1."""
+        progress = min(step / self.steps, 1.0)
+        return (
+            self.learning_rate * min(step / self.warmup, 1.0) * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress)))
+        )
+
+
+def embedded_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
+    """The untrained model: 4 layers, width 128, about 0.95 M parameters."""
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=tokenizer.vocab_size,
+            hidden_size=128,
+            intermediate_size=384,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            max_position_embeddings=1024,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_id,
+            pad_token_id=None,
+        )
+    )
+
+
+def imitate(config: WarmStart, policy: CausalLMPolicy, tokenizer: Tokenizer) -> None:
+    """Train the policy on demonstrations, by maximum likelihood of the demonstrator's tokens alone."""
+    rng = random.Random(config.seed)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    with Progress() as progress:
+        bar = progress.add_task("imitate", total=config.steps)
+        for step in range(1, config.steps + 1):
+            for group in optimizer.param_groups:
+                group["lr"] = config.rate(step)
+            loss = _imitate_once(config, policy, optimizer, _demonstrations(config, step, tokenizer, rng))
+            progress.update(bar, advance=1, description=f"imitate, loss {loss:.3f}")
+            if step % 100 == 0:
+                progress.console.print(f"step {step}: loss {loss:.4f}")
+
+
+def _demonstrations(config: WarmStart, step: int, tokenizer: Tokenizer, rng: random.Random) -> list[Any]:
+    world = World(FIRST_WORLD + step, {"train": config.world_size})
+    retriever = sources.open_retriever("bm25", world.corpus)
+    demonstrator = Demonstrator(world, retriever, tokenizer, Task().rules(), config.noise, rng)
+    return demonstrator.demonstrate(rng.sample(world.questions("train"), config.batch_size))
+
+
+def _imitate_once(
+    config: WarmStart, policy: CausalLMPolicy, optimizer: torch.optim.Optimizer, demonstrations: list[Any]
+) -> float:
+    batch = collate(demonstrations, range(len(demonstrations)))
+    tokens, loss = batch.mask.sum(), 0.0
+    optimizer.zero_grad()
+    lengths = [len(demonstration.ids) for demonstration in demonstrations]
+    for rows in cut_by_length(lengths, config.micro_batch_tokens):
+        part = batch.part(rows)
+        scores = policy(*part.inputs(), part.mask)
+        share = -scores.logprobs.sum() / tokens
+        share.backward()
+        loss += share.item()
+    torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+    optimizer.step()
+    return loss
+
+
+def measure(policy: CausalLMPolicy, tokenizer: Tokenizer) -> dict[str, Any]:
+    """How well it answers the held-out questions of the default comparison, sampled and greedy."""
+    task, found = Task(), {}
+    for decoding, temperature in (("sampled", 1.0), ("greedy", 0.0)):
+        result, _ = evaluate(
+            sources.open_questions("embedded:test")[: task.held_out_size],
+            engine=HFEngine(policy, tokenizer),
+            tokenizer=tokenizer,
+            retriever=sources.open_retriever("bm25"),
+            rules=task.rules(),
+            temperature=temperature,
+        )
+        found[decoding] = asdict(result)
+    return found
+
+
+def save(config: WarmStart, policy: CausalLMPolicy, tokenizer: Tokenizer) -> None:
+    """Write a Hugging Face folder, and recipe.json: how it was made and what it can do."""
+    policy.model.save_pretrained(config.out)
+    tokenizer.backend.save(str(config.out / "tokenizer.json"))
+    end = next(token for token, i in tokenizer.control_tokens.items() if i == tokenizer.eos_id)
+    write_json(config.out / "tokenizer_config.json", {"eos_token": end, "pad_token": end})
+    settings = {name: value for name, value in asdict(config).items() if name != "out"}
+    held_out = measure(policy, tokenizer)
+    for decoding, scores in held_out.items():
+        print(f"{decoding}: EM {scores['em']:.3f}, F1 {scores['f1']:.3f}, {scores['searches']:.2f} searches a question")
+    recipe = {"command": "python experiments/warm_start.py", "settings": settings, "held_out": held_out}
+    write_json(config.out / "recipe.json", recipe | {"environment": environment()})
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    config = tyro.cli(WarmStart, args=argv, description=WarmStart.__doc__)
+    tokenizer = tokenizers.embedded()
+    torch.manual_seed(config.seed)
+    policy = CausalLMPolicy(embedded_model(tokenizer))
+    imitate(config, policy, tokenizer)
+    save(config, policy, tokenizer)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
