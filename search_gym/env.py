@@ -11,10 +11,11 @@ import numpy as np
 from gymnasium import spaces
 
 from search_gym import tokenizers
-from search_gym.episode import Episode, Event, Reward, Rules, Search
+from search_gym.episode import Episode, Event, Rules, Search
 from search_gym.prompts import PromptTemplate
 from search_gym.questions import Question
 from search_gym.retrieval import Passage, Retriever
+from search_gym.rewards import Reward
 from search_gym.sources import open_questions, open_retriever
 
 Observation = dict[str, Any]

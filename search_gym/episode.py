@@ -7,7 +7,7 @@ a step, and every driver plays by the same rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from search_gym import prompts, rewards
@@ -15,10 +15,10 @@ from search_gym.actions import ANSWER_CLOSE, TurnReader
 from search_gym.prompts import PromptTemplate
 from search_gym.questions import Question
 from search_gym.retrieval import Hit
+from search_gym.rewards import Reward
 from search_gym.tokenizers import Tokenizer
 from search_gym.trajectory import Trajectory, Turn, TurnKind
 
-Reward = Callable[[str | None, Sequence[str]], float]
 # Passages are cut so that this many tokens are left for an answer, as far as cutting passages can do it.
 ANSWER_ROOM = 32
 

@@ -205,8 +205,8 @@ class Trainer:
             out = self.algorithm.loss(part, scores.logprobs, scores.entropy)
             out.loss.backward()
             log_ratio[rows] = scores.logprobs.detach() - part.old_logprobs
-            for name, value in ({"loss": out.loss} | out.metrics).items():
-                totals[name] = totals.get(name, 0.0) + float(value)
+            for name, value in ({"loss": out.loss.detach()} | out.metrics).items():
+                totals[name] = totals.get(name, 0.0) + value.item()
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.max_grad_norm).item()
         usable = math.isfinite(norm)
         if usable:  # a step along NaN would lose the policy

@@ -24,7 +24,7 @@ CITY_STEMS = tuple(
     Norwood Oakham Penrith Ravenna Selby Thornbury Underhill Verano Wexley Yarrow Ashford Brigham Colmere
     Dalton Eastleigh Frome Galloway Hexham""".split()
 )
-COUNTRY_FORMS = tuple("Kingdom Republic Union Duchy".split())
+COUNTRY_FORMS = tuple("Republic Federation Union Emirate".split())
 COUNTRY_STEMS = tuple(
     """Arvonia Belmark Caldoria Drevna Estmere Fennmark Gorvia Halmark Istrava Jorveth Korvath Lorania Morvia
     Nordavia""".split()
@@ -51,7 +51,7 @@ COMPANY_STEMS = tuple(
 )
 COMPANY_FORMS = tuple("Motors Press Foods Steel Airlines Labs Studios Shipping Textiles Energy Games Books".split())
 PROFESSIONS = tuple("painter lawyer engineer singer teacher chemist writer pilot actor architect".split())
-FIRST_YEAR, LAST_YEAR = 1950, 2009
+FIRST_YEAR, LAST_YEAR = 1980, 2009
 
 
 @dataclass(frozen=True)

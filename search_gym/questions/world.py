@@ -143,7 +143,7 @@ def _names(kind: str, rng: random.Random) -> Iterator[str]:
         "person": ((lexicon.FIRST_NAMES, lexicon.LAST_NAMES), "{} {}"),
         "company": ((lexicon.COMPANY_STEMS, lexicon.COMPANY_FORMS), "{} {}"),
         "city": ((lexicon.CITY_PREFIXES, lexicon.CITY_STEMS), "{} {}"),
-        "country": ((lexicon.COUNTRY_FORMS, lexicon.COUNTRY_STEMS), "{} of {}"),
+        "country": ((lexicon.COUNTRY_STEMS, lexicon.COUNTRY_FORMS), "{} {}"),
     }[kind]
     names = [form.format(*pair) for pair in itertools.product(*parts)]
     rng.shuffle(names)

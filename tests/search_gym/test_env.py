@@ -114,10 +114,10 @@ def test_random_tokens_end_without_an_exception() -> None:
     ends = set()
     for episode in range(20):
         env.reset(seed=episode)
-        done = False
-        while not done:
+        terminated = truncated = False
+        info: dict = {}
+        while not (terminated or truncated):
             _, _, terminated, truncated, info = env.step(env.action_space.sample())
-            done = terminated or truncated
         ends.add((terminated, truncated))
         assert info["em"] <= info["f1"]
     assert (False, True) in ends

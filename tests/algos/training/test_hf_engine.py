@@ -26,7 +26,7 @@ def policy() -> CausalLMPolicy:
     torch.manual_seed(0)
     model = embedded_model(TOKENIZER)
     with torch.no_grad():
-        model.get_input_embeddings().weight.mul_(3.0)
+        model.model.embed_tokens.weight.mul_(3.0)
     return CausalLMPolicy(model)
 
 

@@ -1,0 +1,188 @@
+"""The loop: repeatable, exact under micro-batches, and it learns."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import algos
+from algos.batch import Batch, Loss
+from algos.training.engines.hf import HFEngine
+from algos.training.policy import CausalLMPolicy
+from algos.training.trainer import Trainer, TrainerConfig, question_order
+from experiments.warm_start import embedded_model
+from search_gym import Question, Rules, World, sources, tokenizers
+from search_gym.trajectory import read_jsonl
+
+TOKENIZER = tokenizers.embedded()
+WORLD = World(0)
+CONFIG = TrainerConfig(
+    steps=2, batch_questions=3, group_size=4, minibatches=2, learning_rate=1e-3, micro_batch_tokens=400
+)
+RULES = Rules(prompt="brief", max_searches=1, max_turn_tokens=6, max_observation_tokens=60, max_context_tokens=200)
+
+
+def policy(seed: int = 0) -> CausalLMPolicy:
+    torch.manual_seed(seed)
+    return CausalLMPolicy(embedded_model(TOKENIZER))
+
+
+def trainer(config: TrainerConfig = CONFIG, rules: Rules = RULES, **options: Any) -> Trainer:
+    start = policy()
+    return Trainer(
+        start,
+        algos.make("grpo", **options),
+        HFEngine(start, TOKENIZER, seed=0),
+        TOKENIZER,
+        sources.open_retriever("bm25", WORLD.corpus),
+        rules,
+        WORLD.questions("train"),
+        config,
+    )
+
+
+class Lively:
+    """An algorithm that has a gradient whatever the rewards are: it makes every sampled token more likely."""
+
+    def advantages(self, batch: Batch) -> Batch:
+        return batch.with_advantages(torch.ones_like(batch.rewards))
+
+    def loss(self, batch: Batch, logprobs: torch.Tensor, entropy: torch.Tensor | None = None) -> Loss:
+        return algos.make("grpo").loss(batch, logprobs, entropy)
+
+
+def lively(config: TrainerConfig = CONFIG) -> Trainer:
+    made = trainer(config)
+    return replace(made, algorithm=Lively())
+
+
+def weights(of: Trainer) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in of.policy.parameters()])
+
+
+def test_a_run_repeats_to_the_last_digit(tmp_path: Path) -> None:
+    logs = []
+    for name in ("a", "b"):
+        lively().train(tmp_path / name)
+        rows = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        assert all(set(row.pop("seconds")) == {"rollout", "score", "update"} for row in rows)
+        logs.append(rows)
+    assert logs[0] == logs[1]
+    assert [row["step"] for row in logs[0]] == [1, 2]
+    assert [t.extra["step"] for t in read_jsonl(tmp_path / "a" / "trajectories.jsonl")] == [1] * 8 + [2] * 8
+
+
+def test_micro_batches_change_nothing() -> None:
+    made = [lively(replace(CONFIG, micro_batch_tokens=tokens)) for tokens in (1, 10_000)]
+    metrics = [one.step()[0] for one in made]
+    for name, value in metrics[0].items():
+        if name != "seconds":
+            assert value == pytest.approx(metrics[1][name], rel=1e-3, abs=1e-5), name
+    assert torch.allclose(weights(made[0]), weights(made[1]), atol=1e-4)
+
+
+def test_the_first_update_sees_ratios_of_exactly_one() -> None:
+    seen: list[Batch] = []
+
+    class Spy(Lively):
+        def loss(self, batch: Batch, logprobs: torch.Tensor, entropy: torch.Tensor | None = None) -> Loss:
+            seen.append(replace(batch, ref_logprobs=logprobs.detach()))
+            return super().loss(batch, logprobs, entropy)
+
+    replace(trainer(replace(CONFIG, micro_batch_tokens=10_000)), algorithm=Spy()).step()
+    first, second = seen
+    assert torch.equal(first.old_logprobs, first.require("ref_logprobs", ""))
+    assert not torch.equal(second.old_logprobs[second.mask], second.require("ref_logprobs", "")[second.mask])
+
+
+def test_a_batch_without_a_difference_changes_nothing() -> None:
+    # All rewards are 0, so every advantage is: GRPO has nothing to say, and says nothing.
+    made = trainer()
+    before = weights(made)
+    metrics, trajectories = made.step()
+    assert {t.reward for t in trajectories} == {0.0}
+    assert torch.equal(weights(made), before)
+    assert (metrics["grad_norm"], metrics["ratio"], metrics["updates"]) == (0.0, 1.0, 2)
+
+
+def test_a_gradient_that_is_not_finite_is_skipped_and_counted() -> None:
+    # A3
+    class Broken(Lively):
+        def loss(self, batch: Batch, logprobs: torch.Tensor, entropy: torch.Tensor | None = None) -> Loss:
+            out = super().loss(batch, logprobs, entropy)
+            return Loss(out.loss * float("nan"), out.metrics)
+
+    made = replace(trainer(), algorithm=Broken())
+    before = weights(made)
+    metrics, _ = made.step()
+    assert torch.equal(weights(made), before)
+    assert not made.optimizer.state
+    assert (metrics["skipped"], metrics["loss"], metrics["grad_norm"]) == (1.0, None, None)
+    json.dumps(metrics, allow_nan=False)
+
+
+def test_a_reference_policy_enters_the_batch() -> None:
+    made = trainer(kl_coef=0.1)
+    with pytest.raises(ValueError, match="ref_logprobs"):
+        made.step()
+    metrics, _ = replace(trainer(kl_coef=0.1), reference=policy(1)).step()
+    assert metrics["kl_ref"] > 0.01
+
+
+class RewardingEvenIds:
+    """An algorithm whose reward is the share of even ids in a response: half for a policy that knows nothing."""
+
+    def __init__(self, inner: algos.Algorithm) -> None:
+        self.inner, self.rewards = inner, []
+
+    def advantages(self, batch: Batch) -> Batch:
+        rewards = ((batch.inputs()[0] % 2 == 0) & batch.mask).sum(1) / batch.mask.sum(1)
+        self.rewards.append(rewards.mean().item())
+        return self.inner.advantages(replace(batch, rewards=rewards))
+
+    def loss(self, batch: Batch, logprobs: torch.Tensor, entropy: torch.Tensor | None = None) -> Loss:
+        return self.inner.loss(batch, logprobs, entropy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", algos.available())
+def test_it_learns_what_is_rewarded(name: str) -> None:
+    made = trainer(
+        TrainerConfig(batch_questions=8, group_size=8, minibatches=2, learning_rate=4e-3),
+        rules=replace(RULES, max_turns=1, max_turn_tokens=8),
+    )
+    algorithm = RewardingEvenIds(algos.make(name))
+    made = replace(made, algorithm=algorithm)
+    for _ in range(12):
+        made.step()
+    assert abs(algorithm.rewards[0] - 0.5) < 0.1
+    assert algorithm.rewards[-1] > 0.8, algorithm.rewards
+
+
+def test_every_question_comes_once_a_pass_and_the_order_is_the_seed_s() -> None:
+    questions = [Question(str(i), "?", ("x",)) for i in range(5)]
+    order = question_order(questions, seed=3)
+    first, second = ([next(order).id for _ in questions] for _ in range(2))
+    assert sorted(first) == sorted(second) == ["0", "1", "2", "3", "4"]
+    again = question_order(questions, seed=3)
+    assert [next(again).id for _ in range(10)] == first + second
+    other = question_order(questions, seed=4)
+    assert [next(other).id for _ in range(10)] != first + second
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"group_size": 0}, "group_size must be at least 1"),
+        ({"temperature": 0.0}, "temperature must be above 0"),
+        ({"minibatches": 9, "batch_questions": 2, "group_size": 4}, "9 minibatches cannot be cut"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TrainerConfig(**settings)

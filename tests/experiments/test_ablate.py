@@ -1,0 +1,160 @@
+"""The ablation, for real but small: the embedded policy, one step, a handful of questions."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import ablate
+from experiments.config import PRESETS, AblateConfig, Task, make_algorithm, parse
+from search_gym.trajectory import Trajectory, read_jsonl
+
+ROOT = Path(__file__).parents[2]
+SMALL = [
+    "--steps", "1", "--batch-questions", "2", "--group-size", "4", "--minibatches", "2", "--held-out-size", "6",
+]  # fmt: skip
+
+
+def run(out: Path, *options: str) -> int:
+    return ablate.main([*SMALL, "--out", str(out), *options])
+
+
+def untimed(path: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def played(folder: Path) -> list[tuple[int, ...]]:
+    return [t.ids for t in read_jsonl(folder / "trajectories.jsonl")]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("ablate")
+    assert run(out, "--algos", "grpo,sapo:gamma=0.5", "--seeds", "2") == 0
+    return out
+
+
+def test_the_folder_says_what_was_done(finished: Path) -> None:
+    results = json.loads((finished / "results.json").read_text())
+    assert [(r["algorithm"], r["seed"]) for r in results["runs"]] == [
+        ("grpo", 0), ("sapo:gamma=0.5", 0), ("grpo", 1), ("sapo:gamma=0.5", 1),
+    ]  # fmt: skip
+    for result in results["runs"]:
+        for scores in (*result["start"].values(), *result["end"].values()):
+            assert scores["questions"] == 6
+            assert 0 <= scores["em"] <= scores["f1"] <= 1
+    assert results["runs"][0]["start"] == results["runs"][3]["start"]
+    assert json.loads((finished / "config.json").read_text())["trainer"]["steps"] == 1
+    assert set(json.loads((finished / "environment.json").read_text())) >= {"commit", "python", "versions"}
+    assert (finished / "figure.png").stat().st_size > 10_000
+    ended = list(read_jsonl(finished / "runs" / "grpo-seed0" / "end" / "greedy.jsonl"))
+    assert len(ended) == 6
+    assert all(isinstance(t, Trajectory) and t.question_id.startswith("test/") for t in ended)
+
+
+def test_algorithms_start_from_the_same_policy_and_the_same_random_numbers(finished: Path) -> None:
+    folders = finished / "runs"
+    assert played(folders / "grpo-seed0") == played(folders / "sapo_gamma=0.5-seed0")
+    assert played(folders / "grpo-seed0") != played(folders / "grpo-seed1")
+    questions = [{t.question_id for t in read_jsonl(f / "trajectories.jsonl")} for f in folders.iterdir()]
+    assert all(asked == questions[0] for asked in questions)
+
+
+def test_a_comparison_that_was_stopped_goes_on(finished: Path) -> None:
+    results, runs = finished / "results.json", finished / "runs"
+    before = json.loads(results.read_text())
+    kept = (runs / "grpo-seed0" / "result.json").stat().st_mtime_ns
+    log = untimed(runs / "grpo-seed1" / "metrics.jsonl")
+    (runs / "grpo-seed1" / "result.json").unlink()
+    assert run(finished, "--algos", "grpo,sapo:gamma=0.5", "--seeds", "2") == 0
+    after = json.loads(results.read_text())
+    assert (runs / "grpo-seed0" / "result.json").stat().st_mtime_ns == kept
+    assert untimed(runs / "grpo-seed1" / "metrics.jsonl") == log
+    for result in (*before["runs"], *after["runs"]):
+        result.pop("seconds")
+    assert after == before
+
+
+def test_other_settings_need_another_folder(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(finished, "--learning-rate", "0.5") == 2
+    assert "trainer.learning_rate: 0.0001 -> 0.5" in capsys.readouterr().err.replace("0.0002", "0.0001")
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "experiments" / "ablate.py"), *SMALL, "--seeds", "9", "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+    first = tmp_path / "runs" / "grpo-seed0" / "result.json"
+    for _ in range(1200):
+        if first.exists() or process.poll() is not None:
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "Finished runs are kept" in output
+    assert "Traceback" not in output
+    assert first.exists()
+    assert not (tmp_path / "results.json").exists()
+
+
+def test_an_unknown_algorithm_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        ablate.main(["--algos", "grpo,magic"])
+    assert exit_.value.code == 2
+    assert "unknown algorithm 'magic'; there are: grpo, sapo" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--questions", "/nowhere.jsonl"], "/nowhere.jsonl"),
+        (["--model", "/nowhere"], "no tokenizer at '/nowhere'"),
+        (["--algos", "sapo:gama=1"], "sapo has no option 'gama'"),
+    ],
+)
+def test_what_is_missing_is_said_at_once(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path / "x", *options) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_labels_carry_options() -> None:
+    assert make_algorithm("sapo:gamma=0.05:variant=released") == make_algorithm("sapo:variant=released:gamma=0.05")
+    with pytest.raises(ValueError, match="name=value"):
+        make_algorithm("sapo:gamma")
+    with pytest.raises(ValueError, match="algorithm twice"):
+        AblateConfig(algos="grpo,grpo")
+
+
+def test_the_model_chooses_the_preset() -> None:
+    assert parse([]) == PRESETS["embedded"]
+    assert parse(["--model", "smollm2"]) == PRESETS["smollm2"]
+    other = parse(["--model", "some/model", "--steps", "7"])
+    assert other.task == PRESETS["smollm2"].task
+    assert other.trainer.steps == 7
+
+
+def test_a_file_is_cut_into_questions_to_train_on_and_held_out_ones(tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl"
+    rows = [{"id": str(i), "question": f"Number {i}?", "golden_answers": ["x"]} for i in range(10)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    train, held_out = ablate.split_questions(Task(questions=str(path), held_out_size=4))
+    assert len(train) == 6
+    assert sorted(q.id for q in train + held_out) == sorted(map(str, range(10)))
+    assert ablate.split_questions(Task(questions=str(path), held_out_size=4)) == (train, held_out)
+    train, held_out = ablate.split_questions(Task(questions=str(path), held_out=str(path), held_out_size=3))
+    assert (len(train), len(held_out)) == (10, 3)
+    path.write_text(json.dumps(rows[0]))
+    with pytest.raises(ValueError, match="too few questions"):
+        ablate.split_questions(Task(questions=str(path)))
