@@ -209,8 +209,10 @@ class Episode:
             raise ValueError("no search is pending: there is nothing to observe")
         self.pending = None
         start, shown = len(self.ids), list(hits)[: self.rules.top_k]
-        inserted, cut = self._fit(self._template.passages(shown))
-        if not inserted:
+        left = self.rules.max_context_tokens - len(self.ids) - 1
+        budget = min(self.rules.max_observation_tokens, left - ANSWER_ROOM)
+        inserted, cut = self._template.observation(shown, self.tokenizer, budget)
+        if len(inserted) > left:
             return [self._truncate("context")]
         self._insert(inserted)
         search = self.turns[-1]
@@ -315,17 +317,3 @@ class Episode:
         self.ids += ids
         self.mask += [0] * len(ids)
         self.logprobs += [0.0] * len(ids)
-
-    def _fit(self, passages: str) -> tuple[list[int], bool]:
-        """The ids of an observation, its passages cut to the budgets; no ids where not even the tags fit."""
-        template, encode = self._template, self.tokenizer.encode
-        whole = encode(template.opening + passages + template.closing)
-        left = self.rules.max_context_tokens - len(self.ids) - 1
-        budget = min(self.rules.max_observation_tokens, left - ANSWER_ROOM)
-        if len(whole) <= budget:
-            return whole, False
-        opening, closing = encode(template.opening), encode(template.closing)
-        body = encode(template.opening + passages)[: max(budget - len(closing), len(opening))]
-        while len(body) > len(opening) and self.tokenizer.decode(body).endswith("\ufffd"):
-            body.pop()  # the cut went through a character
-        return (body + closing, True) if len(body) + len(closing) <= left else ([], True)

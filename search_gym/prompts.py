@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from search_gym.retrieval import Hit
@@ -55,8 +56,23 @@ class PromptTemplate:
         before, _, after = text.partition(_SLOT)
         return tokenizer.encode_prompt(before, question, after)
 
-    def passages(self, hits: list[Hit]) -> str:
-        """The passages as text, between `opening` and `closing`."""
+    def observation(self, hits: Sequence[Hit], tokenizer: Tokenizer, budget: int) -> tuple[list[int], bool]:
+        """The ids of what a search brought, and whether its passages were cut.
+
+        Passages are cut at the end, between characters, until there are at most `budget` ids. The tags around them stay
+        whole even where they alone are more than that.
+        """
+        passages = self._passages(hits)
+        whole = tokenizer.encode(self.opening + passages + self.closing)
+        if len(whole) <= budget:
+            return whole, False
+        least, closing = len(tokenizer.encode(self.opening)), tokenizer.encode(self.closing)
+        body = tokenizer.encode(self.opening + passages)[: max(budget - len(closing), least)]
+        while len(body) > least and tokenizer.decode(body).endswith("\ufffd"):
+            body.pop()  # the cut went through a character
+        return body + closing, True
+
+    def _passages(self, hits: Sequence[Hit]) -> str:
         lines = [
             self.passage.replace("{rank}", str(rank)).replace("{title}", hit.title).replace("{text}", hit.text)
             for rank, hit in enumerate(hits, start=1)
