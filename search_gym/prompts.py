@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from search_gym.retrieval import Hit
 from search_gym.tokenizers import Tokenizer
 
 _SLOT = "{question}"
+_FIELD = re.compile(r"\{(?:rank|title|text)\}")
 # Stands for the question while a chat template is rendered: a private-use character occurs in no template.
 _SENTINEL = "\ue0f1question\ue0f1"
 
@@ -73,10 +75,11 @@ class PromptTemplate:
         return body + closing, True
 
     def _passages(self, hits: Sequence[Hit]) -> str:
-        lines = [
-            self.passage.replace("{rank}", str(rank)).replace("{title}", hit.title).replace("{text}", hit.text)
-            for rank, hit in enumerate(hits, start=1)
-        ]
+        lines = []
+        for rank, hit in enumerate(hits, start=1):
+            values = {"{rank}": str(rank), "{title}": hit.title, "{text}": hit.text}
+            # In one pass, for a title may hold "{text}" itself.
+            lines.append(_FIELD.sub(lambda field, values=values: values[field[0]], self.passage))
         return "\n".join(lines) if lines else self.nothing_found
 
 

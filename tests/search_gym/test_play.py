@@ -1,0 +1,43 @@
+"""`search-gym play`, typed into a real process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PLAY = [sys.executable, "-m", "search_gym.cli", "play", "--question", "test/2hop/0"]
+
+
+def play(typed: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PLAY, *options], input=typed, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_person_searches_and_answers() -> None:
+    done = play("Secret Lantern\n\n= nobody\n")
+    assert done.returncode == 0
+    assert "Which company does the director of the film Secret Lantern work for?" in done.stdout
+    assert "1. Secret Lantern\n" in done.stdout
+    assert "[3 searches left]" in done.stdout
+    assert "Not the accepted answer." in done.stdout
+    assert "Reward: 0 " in done.stdout
+
+
+def test_a_right_answer_is_rewarded() -> None:
+    accepted = play("= x\n").stdout.split("Accepted: ")[1].splitlines()[0]
+    done = play(f"= {accepted}\n")
+    assert "Right." in done.stdout
+    assert "Reward: 1    exact match 1, F1 1.00" in done.stdout
+
+
+def test_mistakes_and_budgets_are_told() -> None:
+    done = play("a <search> b\none\ntwo\n= x\n", "--max-searches", "1")
+    assert "That was not carried out: </search> closes nothing that can be read." in done.stdout
+    assert "[0 searches left]" in done.stdout
+    assert "No turn is left." in done.stdout
+
+
+def test_leaving_early() -> None:
+    for typed in ("q\n", ""):
+        done = play(typed)
+        assert done.returncode == 1
+        assert done.stdout.endswith("You left before answering.\n")
