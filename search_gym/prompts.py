@@ -92,6 +92,31 @@ _SEARCH_R1 = _INSTRUCTION.format(opening="<information>", closing="</information
 _SAPO = _INSTRUCTION.format(opening="<documents>", closing="</documents>")
 _INFORMATION = ("\n\n<information>", "</information>\n\n")
 
+# Worked dialogues show a base model, or one too small to follow an instruction, what to write. Three things matter to
+# such a model. The dialogues are plain text: within a chat it does not go on in their manner. Turns are parted by one
+# line break and dialogues by two, or it takes the end of the passages for the end of the dialogue and asks a question
+# of its own. And the last answer is a name, for a final "yes" would be repeated for every question.
+_FEW_SHOT = """Answer each question. Search first: write <search> query </search>, and passages are shown between \
+<information> and </information>. Then write <answer> answer </answer>, in a few words.
+
+Question: Which river flows through the city where Ludwig van Beethoven was born?
+<search> Ludwig van Beethoven birthplace </search>
+<information>Doc 1(Title: Ludwig van Beethoven) Ludwig van Beethoven was a composer and pianist. He was born in Bonn \
+in 1770.
+Doc 2(Title: Beethoven House) The Beethoven House is a museum.</information>
+<search> Bonn river </search>
+<information>Doc 1(Title: Bonn) Bonn is a city in Germany. It lies on the banks of the Rhine.
+Doc 2(Title: Bonn Minster) Bonn Minster is a church.</information>
+<answer> the Rhine </answer>
+
+Question: Who wrote the novel about Victor Frankenstein?
+<search> Victor Frankenstein novel author </search>
+<information>Doc 1(Title: Frankenstein) Frankenstein is a novel of 1818 by the English author Mary Shelley.
+Doc 2(Title: Victor Frankenstein) Victor Frankenstein is a scientist.</information>
+<answer> Mary Shelley </answer>
+
+"""
+
 TEMPLATES: dict[str, PromptTemplate] = {
     # The tags and the passage style of Search-R1 (arXiv 2503.09516).
     "search-r1": PromptTemplate(f"{_SEARCH_R1}Question: {_SLOT}\n", *_INFORMATION),
@@ -106,6 +131,14 @@ TEMPLATES: dict[str, PromptTemplate] = {
         "</information>",
         unreadable=" This could not be read. ",
         no_search_left=" No search is left. ",
+    ),
+    # For models that were tuned little or not at all: they go on with what they see.
+    "few-shot": PromptTemplate(
+        f"{_FEW_SHOT}Question: {_SLOT}\n",
+        "\n<information>",
+        "</information>\n",
+        unreadable="\nThis could not be read. Write <search> query </search> or <answer> answer </answer>.\n",
+        no_search_left="\nNo search is left. Write <answer> answer </answer>.\n",
     ),
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
+from transformers.utils import logging as transformers_logging
 
 
 class Scores(NamedTuple):
@@ -101,6 +104,18 @@ class CausalLMPolicy(nn.Module):
         return Scores(zeros.index_put((rows, columns), chosen), zeros.index_put((rows, columns), spread))
 
 
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Keeps transformers from drawing its bars for loading and saving: they break whatever else draws on a terminal."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+
+
 def load_policy(path: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> CausalLMPolicy:
     """A policy from a Hugging Face folder or hub id.
 
@@ -108,7 +123,8 @@ def load_policy(path: str | Path, *, dtype: torch.dtype = torch.float32, device:
         ValueError: if there is no model at that place.
     """
     try:
-        model = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype)
+        with no_progress_bars():
+            model = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype)
     except OSError as error:
         raise ValueError(f"no model at {str(path)!r}: {str(error).splitlines()[0]}") from error
-    return CausalLMPolicy(model.to(device))
+    return CausalLMPolicy(model).to(device)
