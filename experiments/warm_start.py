@@ -42,7 +42,7 @@ class WarmStart:
 
     out: Path = EMBEDDED
     """The folder that it is saved to."""
-    steps: int = 1800
+    steps: int = 2000
     """Batches of demonstrations. Copying from passages begins after some 300."""
     batch_size: int = 32
     """Demonstrations in a batch, all from one world."""

@@ -32,8 +32,8 @@ Metrics = dict[str, Any]
 class TrainerConfig:
     """The hyperparameters of the loop; those of the objective are the algorithm's."""
 
-    steps: int = 30
-    """Rollout batches."""
+    steps: int = 20
+    """Rollout batches, each followed by its updates."""
     batch_questions: int = 16
     """Questions in a rollout batch."""
     group_size: int = 8
@@ -43,7 +43,7 @@ class TrainerConfig:
     updated is not the one that sampled."""
     epochs: int = 1
     """Passes over a rollout batch."""
-    learning_rate: float = 1e-4
+    learning_rate: float = 2e-4
     """Of AdamW."""
     weight_decay: float = 0.0
     """Of AdamW."""

@@ -23,11 +23,11 @@ _PROPORTIONS = {"film": 6, "book": 4, "person": 8, "company": 4, "city": 4, "cou
 
 @dataclass(eq=False)
 class Entity:
-    """A thing of the world; `facts` lead from a relation's name to another entity, or to a year."""
+    """A thing of the world; `facts` lead from a relation's name to another entity."""
 
     kind: str
     name: str
-    facts: dict[str, Entity | str] = field(default_factory=dict, repr=False)
+    facts: dict[str, Entity] = field(default_factory=dict, repr=False)
 
     @property
     def mention(self) -> str:
@@ -41,18 +41,12 @@ class Hop:
 
     relation: str
     subject: Entity
-    object: Entity | str
+    object: Entity
 
     @property
     def description(self) -> str:
-        """What the hop looks for: "the director of the film Silver Harbor", "the year of …"."""
-        describe = lexicon.RELATIONS[self.relation].describe or "the year of {}"
-        return describe.format(self.subject.mention)
-
-    @property
-    def answer(self) -> str:
-        """The name or the year that the hop finds."""
-        return self.object if isinstance(self.object, str) else self.object.name
+        """What the hop looks for: "the director of the film Silver Harbor"."""
+        return lexicon.RELATIONS[self.relation].describe.format(self.subject.mention)
 
 
 class World:
@@ -128,10 +122,8 @@ class World:
         subject = next(e for e in self.entities(split) if e.name == question.metadata["path"][0])
         chain = []
         for relation in question.metadata["relations"]:
-            target = subject.facts[relation]
-            chain.append(Hop(relation, subject, target))
-            if isinstance(target, Entity):
-                subject = target
+            chain.append(Hop(relation, subject, subject.facts[relation]))
+            subject = chain[-1].object
         return chain
 
 
@@ -162,15 +154,16 @@ def _populate(size: int, names: dict[str, Iterator[str]], rng: random.Random) ->
     for entity in entities:
         for name, relation in lexicon.RELATIONS.items():
             if relation.subject == entity.kind:
-                year = str(rng.randint(lexicon.FIRST_YEAR, lexicon.LAST_YEAR))
-                entity.facts[name] = year if relation.object == "year" else rng.choice(by_kind[relation.object])
+                entity.facts[name] = rng.choice(by_kind[relation.object])
     return entities
 
 
 def _passage(entity: Entity, rng: random.Random) -> tuple[str, str]:
-    facts = {name: fact if isinstance(fact, str) else fact.name for name, fact in entity.facts.items()}
-    template = rng.choice(lexicon.PASSAGES[entity.kind])
-    return entity.name, template.format(name=entity.name, profession=rng.choice(lexicon.PROFESSIONS), **facts)
+    told = {name: fact.name for name, fact in entity.facts.items()}
+    # What nobody asks for: a passage of an encyclopedia says more than the answer.
+    told["profession"] = rng.choice(lexicon.PROFESSIONS)
+    told["year"] = str(rng.randint(lexicon.FIRST_YEAR, lexicon.LAST_YEAR))
+    return entity.name, rng.choice(lexicon.PASSAGES[entity.kind]).format(name=entity.name, **told)
 
 
 def _chains(start: Entity, hops: int) -> Iterator[list[Hop]]:
@@ -180,9 +173,9 @@ def _chains(start: Entity, hops: int) -> Iterator[list[Hop]]:
         for relation, target in at.facts.items():
             longer = [*chain, Hop(relation, at, target)]
             if len(longer) == hops:
-                if isinstance(target, str) or target.name not in seen:
+                if target.name not in seen:
                     yield longer
-            elif isinstance(target, Entity) and target.name not in seen:
+            elif target.name not in seen:
                 yield from extend(longer, target, seen | {target.name})
 
     yield from extend([], start, {start.name})
@@ -195,7 +188,7 @@ def _question(identifier: str, chain: list[Hop]) -> Question:
     return Question(
         id=identifier,
         text=lexicon.RELATIONS[chain[-1].relation].ask.format(phrase),
-        golds=(chain[-1].answer,),
+        golds=(chain[-1].object.name,),
         metadata={
             "hops": len(chain),
             "relations": [hop.relation for hop in chain],
