@@ -56,6 +56,8 @@ class WarmStart:
     """How often demonstrations go wrong."""
     micro_batch_tokens: int = 2048
     """How many tokens go through the model at once."""
+    held_out_size: int = 512
+    """How many questions to measure the result on."""
     seed: int = 0
     """Of everything that is random."""
 
@@ -126,12 +128,12 @@ def _imitate_once(
     return loss
 
 
-def measure(policy: CausalLMPolicy, tokenizer: Tokenizer) -> dict[str, Any]:
+def measure(policy: CausalLMPolicy, tokenizer: Tokenizer, size: int) -> dict[str, Any]:
     """How well it answers the held-out questions of the default comparison, sampled and greedy."""
     task, found = Task(), {}
     for decoding, temperature in (("sampled", 1.0), ("greedy", 0.0)):
         result, _ = evaluate(
-            sources.open_questions("embedded:test")[: task.held_out_size],
+            sources.open_questions("embedded:test")[:size],
             engine=HFEngine(policy, tokenizer),
             tokenizer=tokenizer,
             retriever=sources.open_retriever("bm25"),
@@ -149,7 +151,7 @@ def save(config: WarmStart, policy: CausalLMPolicy, tokenizer: Tokenizer) -> Non
     end = next(token for token, i in tokenizer.control_tokens.items() if i == tokenizer.eos_id)
     write_json(config.out / "tokenizer_config.json", {"eos_token": end, "pad_token": end})
     settings = {name: value for name, value in asdict(config).items() if name != "out"}
-    held_out = measure(policy, tokenizer)
+    held_out = measure(policy, tokenizer, config.held_out_size)
     for decoding, scores in held_out.items():
         print(f"{decoding}: EM {scores['em']:.3f}, F1 {scores['f1']:.3f}, {scores['searches']:.2f} searches a question")
     recipe = {"command": "python experiments/warm_start.py", "settings": settings, "held_out": held_out}

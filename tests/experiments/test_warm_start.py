@@ -71,7 +71,7 @@ def test_the_policy_that_comes_along_leaves_work_to_do() -> None:
 @pytest.mark.slow
 def test_the_recipe_makes_a_folder_that_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "policy"
-    assert warm_start.main(["--out", str(out), "--steps", "2", "--batch-size", "4"]) == 0
+    assert warm_start.main(["--out", str(out), "--steps", "2", "--batch-size", "4", "--held-out-size", "8"]) == 0
     assert "greedy: EM 0.000" in capsys.readouterr().out
     assert tokenizers.load(out).vocab_size == load_policy(out).model.config.vocab_size == TOKENIZER.vocab_size
     assert json.loads((out / "recipe.json").read_text())["settings"]["steps"] == 2

@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from search_gym import sources
+
+QUESTION = next(q for q in sources.open_questions("embedded:test") if q.id == "test/2hop/0")
+FIRST = QUESTION.metadata["path"][0]
 PLAY = [sys.executable, "-m", "search_gym.cli", "play", "--question", "test/2hop/0"]
 
 
@@ -13,18 +17,17 @@ def play(typed: str, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_person_searches_and_answers() -> None:
-    done = play("Secret Lantern\n\n= nobody\n")
+    done = play(f"{FIRST}\n\n= nobody\n")
     assert done.returncode == 0
-    assert "Which company does the director of the film Secret Lantern work for?" in done.stdout
-    assert "1. Secret Lantern\n" in done.stdout
+    assert QUESTION.text in done.stdout
+    assert f"1. {FIRST}\n" in done.stdout
     assert "[3 searches left]" in done.stdout
     assert "Not the accepted answer." in done.stdout
     assert "Reward: 0 " in done.stdout
 
 
 def test_a_right_answer_is_rewarded() -> None:
-    accepted = play("= x\n").stdout.split("Accepted: ")[1].splitlines()[0]
-    done = play(f"= {accepted}\n")
+    done = play(f"= {QUESTION.golds[0]}\n")
     assert "Right." in done.stdout
     assert "Reward: 1    exact match 1, F1 1.00" in done.stdout
 

@@ -57,7 +57,7 @@ def test_questions_are_an_even_mix_of_hops() -> None:
 
 def test_questions_read_like_english() -> None:
     question = World(0).questions("train", hops=(3,))[0]
-    assert question.text == "In which country is the birthplace of the founder of Horizon Steel?"
+    assert question.text == "Who founded the employer of the director of the film Frozen Ocean?"
 
 
 def test_what_cannot_be_made_is_said() -> None:

