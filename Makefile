@@ -4,8 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
-# Threads that wait sleep. By default they spin, and where another program wants the same cores they then hold up the very
-# thread that they wait for: on a busy two-core machine training was 13 times slower so.
+# Threads that wait sleep instead of spinning: see experiments/ablate.py.
 export OMP_WAIT_POLICY ?= PASSIVE
 ABLATE ?= --algos grpo,sapo --seeds 3
 

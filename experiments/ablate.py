@@ -6,6 +6,7 @@ python experiments/ablate.py --algos grpo,sapo --seeds 3
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import time
@@ -13,6 +14,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+# Threads that wait sleep; this must be set before torch is loaded. By default they spin, and where another program wants
+# the same cores they then hold up the very thread that they wait for.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn

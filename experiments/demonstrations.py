@@ -78,17 +78,18 @@ class Demonstrator:
             yield answer(hops[-1], self.rng.choice(hits).title if hits else self._any_name(hops[-1]))
         elif draw < self.noise.blind + self.noise.careless + self.noise.early:
             yield search(hops[0], hops[0].subject.name)
-            yield answer(hops[0], hops[0].object.name)
+            yield answer(hops[0], hops[0].answer)
         else:
             for hop in hops:
                 yield search(hop, hop.subject.name)
-            yield answer(hops[-1], hops[-1].object.name)
+            yield answer(hops[-1], hops[-1].answer)
 
     def _any_name(self, hop: Hop) -> str:
         """An answer of the right kind, and almost surely wrong."""
         split = self.rng.choice(self.world.splits)
         entity = self.rng.choice([e for e in self.world.entities(split) if hop.relation in e.facts])
-        return entity.facts[hop.relation].name
+        fact = entity.facts[hop.relation]
+        return fact if isinstance(fact, str) else fact.name
 
 
 def search(hop: Hop, query: str) -> str:

@@ -10,11 +10,14 @@ loads as `--model embedded`; make it again after a change to the world's words o
 from __future__ import annotations
 
 import math
+import os
 import random
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see ablate.py
 
 import torch
 import tyro
@@ -42,7 +45,7 @@ class WarmStart:
 
     out: Path = EMBEDDED
     """The folder that it is saved to."""
-    steps: int = 2000
+    steps: int = 1800
     """Batches of demonstrations. Copying from passages begins after some 300."""
     batch_size: int = 32
     """Demonstrations in a batch, all from one world."""
@@ -107,7 +110,7 @@ def _demonstrations(config: WarmStart, step: int, tokenizer: Tokenizer, rng: ran
     world = World(FIRST_WORLD + step, {"train": config.world_size})
     retriever = sources.open_retriever("bm25", world.corpus)
     demonstrator = Demonstrator(world, retriever, tokenizer, Task().rules(), config.noise, rng)
-    return demonstrator.demonstrate(rng.sample(world.questions("train"), config.batch_size))
+    return demonstrator.demonstrate(rng.sample(world.questions("train", years=True), config.batch_size))
 
 
 def _imitate_once(

@@ -32,7 +32,7 @@ Metrics = dict[str, Any]
 class TrainerConfig:
     """The hyperparameters of the loop; those of the objective are the algorithm's."""
 
-    steps: int = 20
+    steps: int = 16
     """Rollout batches, each followed by its updates."""
     batch_questions: int = 16
     """Questions in a rollout batch."""
@@ -43,7 +43,7 @@ class TrainerConfig:
     updated is not the one that sampled."""
     epochs: int = 1
     """Passes over a rollout batch."""
-    learning_rate: float = 2e-4
+    learning_rate: float = 3e-4
     """Of AdamW."""
     weight_decay: float = 0.0
     """Of AdamW."""
@@ -51,7 +51,7 @@ class TrainerConfig:
     """Gradients are scaled down to this norm."""
     temperature: float = 1.0
     """Of the sampling, > 0; log-probs are scored at the same one."""
-    micro_batch_tokens: int = 8192
+    micro_batch_tokens: int = 4096
     """How many tokens go through the model at once, padding included. It changes memory and speed, not the gradient."""
     question_seed: int = 0
     """Order of the questions: the same in every run that shares it."""

@@ -56,26 +56,28 @@ FIRST_YEAR, LAST_YEAR = 1980, 2009
 
 @dataclass(frozen=True)
 class Relation:
-    """A fact that leads from an entity to another one."""
+    """A fact that leads from an entity to another one, or to a year."""
 
     subject: str
     """The kind of entity that has it."""
     object: str
-    """The kind that it leads to."""
+    """The kind that it leads to; "year" ends every chain."""
     ask: str
     """A question about it; {} stands for the subject, named or described."""
     describe: str
-    """A description of its object by its subject."""
+    """A description of its object by its subject; empty for years, which have no facts of their own."""
 
 
 RELATIONS: dict[str, Relation] = {
     "director": Relation("film", "person", "Who directed {}?", "the director of {}"),
+    "release": Relation("film", "year", "In which year was {} released?", ""),
     "author": Relation("book", "person", "Who wrote {}?", "the author of {}"),
     "publisher": Relation("book", "company", "Which company published {}?", "the publisher of {}"),
     "birthplace": Relation("person", "city", "In which city was {} born?", "the birthplace of {}"),
     "employer": Relation("person", "company", "Which company does {} work for?", "the employer of {}"),
     "founder": Relation("company", "person", "Who founded {}?", "the founder of {}"),
     "base": Relation("company", "city", "In which city is {} based?", "the home city of {}"),
+    "founding": Relation("company", "year", "In which year was {} founded?", ""),
     "country": Relation("city", "country", "In which country is {}?", "the country of {}"),
     "mayor": Relation("city", "person", "Who is the mayor of {}?", "the mayor of {}"),
     "capital": Relation("country", "city", "Which city is the capital of {}?", "the capital of {}"),
@@ -88,8 +90,8 @@ MENTIONS = {
 }  # fmt: skip
 PASSAGES: dict[str, tuple[str, ...]] = {
     "film": (
-        "{name} is a {year} film directed by {director}.",
-        "{name} is a film by the director {director}. It was released in {year}.",
+        "{name} is a {release} film directed by {director}.",
+        "{name} is a film by the director {director}. It was released in {release}.",
     ),
     "book": (
         "{name} is a book by {author}, published by {publisher}.",
@@ -100,8 +102,8 @@ PASSAGES: dict[str, tuple[str, ...]] = {
         "{name} was born in {birthplace}. The {profession} works for {employer}.",
     ),
     "company": (
-        "{name} is a company based in {base}. It was founded in {year} by {founder}.",
-        "{name} was founded by {founder} in {year}. The company is based in {base}.",
+        "{name} is a company based in {base}. It was founded in {founding} by {founder}.",
+        "{name} was founded by {founder} in {founding}. The company is based in {base}.",
     ),
     "city": (
         "{name} is a city in the {country}. The mayor is {mayor}.",

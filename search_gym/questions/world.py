@@ -23,11 +23,11 @@ _PROPORTIONS = {"film": 6, "book": 4, "person": 8, "company": 4, "city": 4, "cou
 
 @dataclass(eq=False)
 class Entity:
-    """A thing of the world; `facts` lead from a relation's name to another entity."""
+    """A thing of the world; `facts` lead from a relation's name to another entity, or to a year."""
 
     kind: str
     name: str
-    facts: dict[str, Entity] = field(default_factory=dict, repr=False)
+    facts: dict[str, Entity | str] = field(default_factory=dict, repr=False)
 
     @property
     def mention(self) -> str:
@@ -41,12 +41,18 @@ class Hop:
 
     relation: str
     subject: Entity
-    object: Entity
+    object: Entity | str
 
     @property
     def description(self) -> str:
-        """What the hop looks for: "the director of the film Silver Harbor"."""
-        return lexicon.RELATIONS[self.relation].describe.format(self.subject.mention)
+        """What the hop looks for: "the director of the film Silver Harbor", "the year of …"."""
+        describe = lexicon.RELATIONS[self.relation].describe or "the year of {}"
+        return describe.format(self.subject.mention)
+
+    @property
+    def answer(self) -> str:
+        """The name or the year that the hop finds."""
+        return self.object if isinstance(self.object, str) else self.object.name
 
 
 class World:
@@ -94,8 +100,13 @@ class World:
             raise ValueError(f"unknown split {split!r}; this world has {', '.join(self._splits)}")
         return list(self._splits[split])
 
-    def questions(self, split: str = "train", hops: tuple[int, ...] = (1, 2, 3)) -> list[Question]:
+    def questions(
+        self, split: str = "train", hops: tuple[int, ...] = (1, 2, 3), *, years: bool = False
+    ) -> list[Question]:
         """Questions of a split in a random but fixed order, an equal number for each number of hops.
+
+        The answer is a name, or with `years` perhaps a year. Years are the harder kind for a tiny policy: each is a
+        word of its own that it seldom meets, while the words of names turn up everywhere.
 
         Each has its number of hops and the entities on the way ("path") in its metadata, and an id such as
         "train/2hop/17". Chains of facts that come back to an entity on the way are left out.
@@ -107,6 +118,7 @@ class World:
             if not 1 <= count <= MAX_HOPS:
                 raise ValueError(f"questions have 1 to {MAX_HOPS} hops, not {count}")
             chains = [chain for entity in entities for chain in _chains(entity, count)]
+            chains = [chain for chain in chains if years or isinstance(chain[-1].object, Entity)]
             rng.shuffle(chains)
             by_hops.append(chains)
         size = min(len(chains) for chains in by_hops)
@@ -122,8 +134,10 @@ class World:
         subject = next(e for e in self.entities(split) if e.name == question.metadata["path"][0])
         chain = []
         for relation in question.metadata["relations"]:
-            chain.append(Hop(relation, subject, subject.facts[relation]))
-            subject = chain[-1].object
+            target = subject.facts[relation]
+            chain.append(Hop(relation, subject, target))
+            if isinstance(target, Entity):
+                subject = target
         return chain
 
 
@@ -154,16 +168,15 @@ def _populate(size: int, names: dict[str, Iterator[str]], rng: random.Random) ->
     for entity in entities:
         for name, relation in lexicon.RELATIONS.items():
             if relation.subject == entity.kind:
-                entity.facts[name] = rng.choice(by_kind[relation.object])
+                year = str(rng.randint(lexicon.FIRST_YEAR, lexicon.LAST_YEAR))
+                entity.facts[name] = year if relation.object == "year" else rng.choice(by_kind[relation.object])
     return entities
 
 
 def _passage(entity: Entity, rng: random.Random) -> tuple[str, str]:
-    told = {name: fact.name for name, fact in entity.facts.items()}
-    # What nobody asks for: a passage of an encyclopedia says more than the answer.
-    told["profession"] = rng.choice(lexicon.PROFESSIONS)
-    told["year"] = str(rng.randint(lexicon.FIRST_YEAR, lexicon.LAST_YEAR))
-    return entity.name, rng.choice(lexicon.PASSAGES[entity.kind]).format(name=entity.name, **told)
+    facts = {name: fact if isinstance(fact, str) else fact.name for name, fact in entity.facts.items()}
+    template = rng.choice(lexicon.PASSAGES[entity.kind])
+    return entity.name, template.format(name=entity.name, profession=rng.choice(lexicon.PROFESSIONS), **facts)
 
 
 def _chains(start: Entity, hops: int) -> Iterator[list[Hop]]:
@@ -173,9 +186,9 @@ def _chains(start: Entity, hops: int) -> Iterator[list[Hop]]:
         for relation, target in at.facts.items():
             longer = [*chain, Hop(relation, at, target)]
             if len(longer) == hops:
-                if target.name not in seen:
+                if isinstance(target, str) or target.name not in seen:
                     yield longer
-            elif target.name not in seen:
+            elif isinstance(target, Entity) and target.name not in seen:
                 yield from extend(longer, target, seen | {target.name})
 
     yield from extend([], start, {start.name})
@@ -188,7 +201,7 @@ def _question(identifier: str, chain: list[Hop]) -> Question:
     return Question(
         id=identifier,
         text=lexicon.RELATIONS[chain[-1].relation].ask.format(phrase),
-        golds=(chain[-1].object.name,),
+        golds=(chain[-1].answer,),
         metadata={
             "hops": len(chain),
             "relations": [hop.relation for hop in chain],
