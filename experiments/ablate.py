@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-# Threads that wait sleep; this must be set before torch is loaded. By default they spin, and where another program wants
-# the same cores they then hold up the very thread that they wait for.
+# Threads that wait sleep; this must be set before torch is loaded. By default they spin, and where another program
+# wants the same cores they then hold up the very thread that they wait for.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from rich.console import Console
