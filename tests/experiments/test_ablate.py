@@ -91,7 +91,15 @@ def test_other_settings_need_another_folder(finished: Path, capsys: pytest.Captu
 @pytest.mark.slow
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "experiments" / "ablate.py"), *SMALL, "--seeds", "9", "--out", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        # Whoever runs the tests in the background of a script has SIGINT ignored, and children would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     first = tmp_path / "runs" / "grpo-seed0" / "result.json"
     for _ in range(1200):
         if first.exists() or process.poll() is not None:
