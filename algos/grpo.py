@@ -76,6 +76,6 @@ class GRPO:
 
         # Average
         loss = average(self.kl_coef * kl - gain, batch, self.aggregation)
-        metrics = token_metrics(batch, logprobs, entropy)
+        metrics = token_metrics(batch, logprobs, ratio, entropy)
         metrics |= clip_metrics(batch, ratio, advantages, self.clip_low, self.clip_high)
         return Loss(loss, metrics)

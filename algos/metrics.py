@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from algos.batch import Batch
-from algos.primitives import average, importance_ratio, kl_k1, kl_k3
+from algos.primitives import average, kl_k1, kl_k3
 
 
 @torch.no_grad()
-def token_metrics(batch: Batch, logprobs: Tensor, entropy: Tensor | None = None) -> dict[str, Tensor]:
-    """Where the policy stands; `logprobs` and `entropy` [B, T].
+def token_metrics(batch: Batch, logprobs: Tensor, ratio: Tensor, entropy: Tensor | None = None) -> dict[str, Tensor]:
+    """Where the policy stands; `logprobs`, `ratio` and `entropy` [B, T].
 
     ratio     mean of pi / pi_old: 1 at the first update of a batch, falling where the policy leaves its samples
     kl_old    k1 estimate of KL(pi_old || pi), unbiased as the tokens are samples of pi_old: minus the mean log-ratio
@@ -22,7 +22,7 @@ def token_metrics(batch: Batch, logprobs: Tensor, entropy: Tensor | None = None)
     entropy   mean entropy of the policy's next-token distribution, in nats; only if it is given
     """
     values = {
-        "ratio": importance_ratio(logprobs, batch.old_logprobs, batch.mask),
+        "ratio": ratio,
         "kl_old": kl_k1(batch.old_logprobs, logprobs, batch.mask),
     }
     if batch.ref_logprobs is not None:

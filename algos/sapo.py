@@ -89,7 +89,7 @@ class SAPO:
 
         # Average
         loss = average(self.kl_coef * kl - gain, batch, self.aggregation) + self.gamma * penalty
-        metrics = token_metrics(batch, logprobs, entropy) | {"penalty": penalty.detach()}
+        metrics = token_metrics(batch, logprobs, ratio, entropy) | {"penalty": penalty.detach()}
         metrics |= clip_metrics(batch, ratio, advantages, self.clip_low, self.clip_high)
         return Loss(loss, metrics)
 

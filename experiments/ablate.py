@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from algos.training.engines.hf import HFEngine
-from algos.training.evaluation import evaluate
+from algos.training.evaluation import evaluate_decodings
 from algos.training.policy import CausalLMPolicy, load_policy
 from algos.training.trainer import Trainer
 from experiments import models, report
@@ -64,22 +64,20 @@ class Bench:
 
     def evaluate(self, policy: CausalLMPolicy, out: Path, advance: Callable[[int], None]) -> dict[str, Any]:
         """Answers to the held-out questions, sampled as in training and greedy; the dialogues go to `out`."""
-        found = {}
+        found = evaluate_decodings(
+            self.held_out,
+            temperature=self.config.trainer.temperature,
+            engine=HFEngine(policy, self.tokenizer, EVALUATION_SEED),
+            tokenizer=self.tokenizer,
+            retriever=self.retriever,
+            rules=self.config.task.rules(),
+            batch_size=self.config.batch_episodes,
+            on_batch=advance,
+        )
         out.mkdir(parents=True, exist_ok=True)
-        for decoding, temperature in (("sampled", self.config.trainer.temperature), ("greedy", 0.0)):
-            result, trajectories = evaluate(
-                self.held_out,
-                engine=HFEngine(policy, self.tokenizer, EVALUATION_SEED),
-                tokenizer=self.tokenizer,
-                retriever=self.retriever,
-                rules=self.config.task.rules(),
-                temperature=temperature,
-                batch_size=self.config.batch_episodes,
-                on_batch=advance,
-            )
-            found[decoding] = asdict(result)
+        for decoding, (_, trajectories) in found.items():
             write_jsonl(out / f"{decoding}.jsonl", trajectories)
-        return found
+        return {decoding: asdict(result) for decoding, (result, _) in found.items()}
 
 
 def split_questions(task: Task) -> tuple[list[Question], list[Question]]:
@@ -113,9 +111,7 @@ def run(bench: Bench, label: str, seed: int, start: dict[str, Any], out: Path, a
         seed=seed,
         reference=bench.policy() if needs_reference else None,
     )
-    trainer.train(
-        out, on_step=lambda _: advance(bench.config.trainer.batch_questions * bench.config.trainer.group_size)
-    )
+    trainer.train(out, on_step=lambda _: advance(bench.config.trainer.rollouts))
     end = bench.evaluate(policy, out / "end", advance)
     result = {"algorithm": label, "seed": seed, "start": start, "end": end, "steps": trainer.steps_done}
     write_json(out / "result.json", result | {"seconds": round(time.perf_counter() - began, 1)})
@@ -176,7 +172,7 @@ def compare(bench: Bench, console: Console) -> None:
 def _run_all(bench: Bench, missing: dict[tuple[str, int], Path], console: Console) -> None:
     """The runs, under one progress bar that counts episodes, for they take the time."""
     config, held_out = bench.config, 2 * len(bench.held_out)
-    episodes = config.trainer.steps * config.trainer.batch_questions * config.trainer.group_size
+    episodes = config.trainer.steps * config.trainer.rollouts
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(compact=True, elapsed_when_finished=True),
@@ -191,9 +187,9 @@ def _run_all(bench: Bench, missing: dict[tuple[str, int], Path], console: Consol
 
         if to_start and missing:
             write_json(start_file, bench.evaluate(bench.policy(), config.out / "start", advance))
+        start = json.loads(start_file.read_text(encoding="utf-8")) if missing else {}
         for (label, seed), folder in missing.items():
             progress.update(bar, description=f"{label} seed {seed}")
-            start = json.loads(start_file.read_text(encoding="utf-8"))
             run(bench, label, seed, start, folder, advance)
         progress.update(bar, description="done")
 

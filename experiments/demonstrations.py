@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from search_gym.episode import Episode, Rules, Search
@@ -67,14 +67,15 @@ class Demonstrator:
                 episodes[i].observe(hits)
                 turns[i] = scripts[i].send(hits)
 
-    def _script(self, question: Question):
+    def _script(self, question: Question) -> Generator[str, list[Hit], None]:
+        """The turns of one demonstration; each search is sent the hits that it brought."""
         hops = self.world.hops(question)
         draw = self.rng.random()
         if draw < self.noise.blind:
             yield answer(hops[-1], self._any_name(hops[-1]))
         elif draw < self.noise.blind + self.noise.careless:
             query = self.rng.choice(hops[0].subject.name.split())
-            hits: list[Hit] = yield search(hops[0], query)
+            hits = yield search(hops[0], query)
             yield answer(hops[-1], self.rng.choice(hits).title if hits else self._any_name(hops[-1]))
         elif draw < self.noise.blind + self.noise.careless + self.noise.early:
             yield search(hops[0], hops[0].subject.name)

@@ -26,7 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from algos.training.collate import collate, cut_by_length
 from algos.training.engines.hf import HFEngine
-from algos.training.evaluation import evaluate
+from algos.training.evaluation import evaluate_decodings
 from algos.training.policy import CausalLMPolicy
 from experiments.config import Task
 from experiments.demonstrations import Demonstrator, Noise
@@ -34,6 +34,7 @@ from experiments.models import EMBEDDED
 from experiments.provenance import environment, write_json
 from search_gym import World, sources, tokenizers
 from search_gym.tokenizers import Tokenizer
+from search_gym.trajectory import Trajectory
 
 # Worlds to imitate in have seeds from here on; the one that is trained and evaluated in afterwards has seed 0.
 FIRST_WORLD = 1_000
@@ -66,10 +67,8 @@ class WarmStart:
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 1."""
-        progress = min(step / self.steps, 1.0)
-        return (
-            self.learning_rate * min(step / self.warmup, 1.0) * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress)))
-        )
+        cosine = 1 + math.cos(math.pi * min(step / self.steps, 1.0))
+        return self.learning_rate * min(step / self.warmup, 1.0) * (0.1 + 0.9 * 0.5 * cosine)
 
 
 def embedded_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
@@ -106,7 +105,7 @@ def imitate(config: WarmStart, policy: CausalLMPolicy, tokenizer: Tokenizer) -> 
                 progress.console.print(f"step {step}: loss {loss:.4f}")
 
 
-def _demonstrations(config: WarmStart, step: int, tokenizer: Tokenizer, rng: random.Random) -> list[Any]:
+def _demonstrations(config: WarmStart, step: int, tokenizer: Tokenizer, rng: random.Random) -> list[Trajectory]:
     world = World(FIRST_WORLD + step, {"train": config.world_size})
     retriever = sources.open_retriever("bm25", world.corpus)
     demonstrator = Demonstrator(world, retriever, tokenizer, Task().rules(), config.noise, rng)
@@ -114,7 +113,7 @@ def _demonstrations(config: WarmStart, step: int, tokenizer: Tokenizer, rng: ran
 
 
 def _imitate_once(
-    config: WarmStart, policy: CausalLMPolicy, optimizer: torch.optim.Optimizer, demonstrations: list[Any]
+    config: WarmStart, policy: CausalLMPolicy, optimizer: torch.optim.Optimizer, demonstrations: list[Trajectory]
 ) -> float:
     batch = collate(demonstrations, range(len(demonstrations)))
     tokens, loss = batch.mask.sum(), 0.0
@@ -133,18 +132,15 @@ def _imitate_once(
 
 def measure(policy: CausalLMPolicy, tokenizer: Tokenizer, size: int) -> dict[str, Any]:
     """How well it answers the held-out questions of the default comparison, sampled and greedy."""
-    task, found = Task(), {}
-    for decoding, temperature in (("sampled", 1.0), ("greedy", 0.0)):
-        result, _ = evaluate(
-            sources.open_questions("embedded:test")[:size],
-            engine=HFEngine(policy, tokenizer),
-            tokenizer=tokenizer,
-            retriever=sources.open_retriever("bm25"),
-            rules=task.rules(),
-            temperature=temperature,
-        )
-        found[decoding] = asdict(result)
-    return found
+    found = evaluate_decodings(
+        sources.open_questions("embedded:test")[:size],
+        temperature=1.0,
+        engine=HFEngine(policy, tokenizer),
+        tokenizer=tokenizer,
+        retriever=sources.open_retriever("bm25"),
+        rules=Task().rules(),
+    )
+    return {decoding: asdict(result) for decoding, (result, _) in found.items()}
 
 
 def save(config: WarmStart, policy: CausalLMPolicy, tokenizer: Tokenizer) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable
 
 from search_gym import tokenizers
 from search_gym.episode import Answer, Episode, Event, Invalid, Rules, Search, Truncated
@@ -48,16 +47,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def play_turn(episode: Episode, turn: str, retriever: Retriever, show: Callable[[str], None] = print) -> None:
+def play_turn(episode: Episode, turn: str, retriever: Retriever) -> None:
     """Feed one turn of text, carry out the search that it asks for, and show what happened."""
     for event in episode.feed(episode.tokenizer.encode(turn)[: episode.room]):
         if isinstance(event, Search):
             hits = retriever.search([event.query], episode.rules.top_k)[0]
-            show(_passages(hits))
+            print(_passages(hits))
             for later in episode.observe(hits):
-                show(_words(later, episode))
+                print(_words(later, episode))
         else:
-            show(_words(event, episode))
+            print(_words(event, episode))
 
 
 def _choose(questions: list[Question], identifier: str | None, seed: int | None) -> Question:

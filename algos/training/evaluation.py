@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from algos.training.engines import Engine
 from algos.training.rollout import play
@@ -23,6 +24,15 @@ class Evaluation:
     f1: float
     searches: float
     """Searches made per question."""
+
+
+def evaluate_decodings(
+    questions: Sequence[Question], *, temperature: float, **settings: Any
+) -> dict[str, tuple[Evaluation, list[Trajectory]]]:
+    """Answer every question twice: "sampled" at a temperature, and "greedy". The `settings` are those of `evaluate`."""
+    # Sampled first: greedy decoding draws no random numbers, so both can share an engine.
+    temperatures = {"sampled": temperature, "greedy": 0.0}
+    return {name: evaluate(questions, temperature=value, **settings) for name, value in temperatures.items()}
 
 
 def evaluate(

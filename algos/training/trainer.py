@@ -64,11 +64,16 @@ class TrainerConfig:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.temperature <= 0:
             raise ValueError(f"temperature must be above 0 in training, not {self.temperature}")
-        if self.minibatches > self.batch_questions * self.group_size:
+        if self.minibatches > self.rollouts:
             raise ValueError(
                 f"{self.minibatches} minibatches cannot be cut from {self.batch_questions} questions x "
                 f"{self.group_size} responses"
             )
+
+    @property
+    def rollouts(self) -> int:
+        """Episodes in a rollout batch."""
+        return self.batch_questions * self.group_size
 
 
 def question_order(questions: Sequence[Question], seed: int) -> Iterator[Question]:
@@ -114,7 +119,6 @@ class Trainer:
         )
         self._order = question_order(self.questions, config.question_seed)
         self._generator = torch.Generator().manual_seed(self.seed)
-        self._seconds: dict[str, float] = {}
         self.steps_done = 0
 
     def train(self, out: Path, on_step: Callable[[Metrics], None] = lambda _: None) -> None:
@@ -136,10 +140,10 @@ class Trainer:
 
     def step(self) -> tuple[Metrics, list[Trajectory]]:
         """One rollout batch and its updates."""
-        self._seconds = {}
+        seconds: dict[str, float] = {}
         size = self.config.group_size
         asked = [next(self._order) for _ in range(self.config.batch_questions)]
-        with self._timed("rollout"):
+        with _timed(seconds, "rollout"):
             trajectories = play(
                 [question for question in asked for _ in range(size)],
                 engine=self.engine,
@@ -150,12 +154,12 @@ class Trainer:
             )
         # Groups are told by position: a question that is drawn twice makes two groups.
         groups = [position // size for position in range(len(trajectories))]
-        with self._timed("score"):
+        with _timed(seconds, "score"):
             batch = self._scored(collate(trajectories, groups, self.policy.device))
-        with self._timed("update"):
+        with _timed(seconds, "update"):
             updates = self._update(self.algorithm.advantages(batch))
         self.steps_done += 1
-        metrics = {"step": self.steps_done} | _of_rollouts(trajectories, batch) | updates | {"seconds": self._seconds}
+        metrics = {"step": self.steps_done} | _of_rollouts(trajectories, batch) | updates | {"seconds": seconds}
         trajectories = [replace(t, extra={"step": self.steps_done, "seed": self.seed}) for t in trajectories]
         return metrics, trajectories
 
@@ -213,11 +217,13 @@ class Trainer:
             self.optimizer.step()
         return totals | {"grad_norm": norm, "skipped": float(not usable)}, ratio_drift(log_ratio, minibatch.mask)
 
-    @contextmanager
-    def _timed(self, phase: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self._seconds[phase] = round(time.perf_counter() - start, 3)
+
+@contextmanager
+def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    """Put the time that the block takes under the name of its phase."""
+    start = time.perf_counter()
+    yield
+    seconds[phase] = round(time.perf_counter() - start, 3)
 
 
 def _of_rollouts(trajectories: Sequence[Trajectory], batch: Batch) -> Metrics:

@@ -79,9 +79,7 @@ class World:
         rng = random.Random(seed)
         names = {kind: _names(kind, rng) for kind in _PROPORTIONS}
         self._splits = {split: _populate(size, names, rng) for split, size in sizes.items()}
-        self._passages = [
-            _passage(entity, rng) for entities in self._splits.values() for entity in entities
-        ]  # fmt: skip
+        self._passages = [_passage(entity, rng) for entities in self._splits.values() for entity in entities]
         rng.shuffle(self._passages)  # a corpus sorted by split would tell the splits apart by rank among equals
 
     @property

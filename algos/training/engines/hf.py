@@ -70,10 +70,6 @@ class HFEngine:
         self._cached: list[int] = []
         self._cache = RaggedCache(self._layers, 0, self._policy.device)
 
-    def seed(self, seed: int) -> None:
-        """Begin the random numbers anew."""
-        self._generator.manual_seed(seed)
-
     @torch.no_grad()
     def sample(self, requests: Sequence[Request], temperature: float = 1.0) -> list[Sample]:
         """Continue every sequence up to the end of its turn; see `Engine.sample`."""
@@ -101,16 +97,15 @@ class HFEngine:
         keys = [request.key for request in requests]
         if len(set(keys)) < len(keys):
             raise ValueError("two requests have the same key")
-        known = [key for key in keys if key in set(self._keys)]
-        if known and len(known) < len(keys):
+        place = {key: row for row, key in enumerate(self._keys)}
+        rows = [place[key] for key in keys if key in place]
+        if rows and len(rows) < len(keys):
             raise ValueError("a call continues sequences or begins them, not both")
-        if known:
-            rows = [self._keys.index(key) for key in keys]
+        if rows:
             if rows != list(range(len(self._keys))):
                 self._cache = self._cache.take(self._index(rows))
             self._cached = [self._cached[row] for row in rows]
         else:
-            self._cache = RaggedCache(self._layers, len(keys), self._policy.device)
             self._cached = [0] * len(keys)
         self._keys = keys
 
