@@ -32,7 +32,11 @@ class Task:
     prompt: str = "brief"
     """Template of the prompt: search-r1, sapo, chat, few-shot or brief."""
     reward: str = "em"
-    """What is rewarded: em, f1 or cover."""
+    """What is rewarded: em, f1, cover, format, or a sum such as em+0.2*format."""
+    search_cost: float = 0.0
+    """Subtracted from the reward for every search."""
+    invalid_cost: float = 0.0
+    """Subtracted from the reward for every turn that is no action."""
     max_searches: int = 4
     """Searches in an episode."""
     top_k: int = 3
@@ -49,6 +53,8 @@ class Task:
         return Rules(
             prompt=self.prompt,
             reward=self.reward,
+            search_cost=self.search_cost,
+            invalid_cost=self.invalid_cost,
             max_searches=self.max_searches,
             top_k=self.top_k,
             max_turn_tokens=self.max_turn_tokens,

@@ -7,6 +7,7 @@ a step, and every driver plays by the same rules.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from search_gym.actions import ANSWER_CLOSE, TurnReader
 from search_gym.prompts import PromptTemplate
 from search_gym.questions import Question
 from search_gym.retrieval import Hit
-from search_gym.rewards import Reward
+from search_gym.rewards import Outcome, Reward
 from search_gym.tokenizers import Tokenizer
 from search_gym.trajectory import Trajectory, Turn, TurnKind
 
@@ -60,13 +61,17 @@ class Rules:
     """What an episode allows, and how it is worded and rewarded.
 
     Raises:
-        ValueError: if a budget is too small to play with, or a name is unknown.
+        ValueError: if a budget is too small to play with, a cost is negative, or a name is unknown.
     """
 
     prompt: str | PromptTemplate = "search-r1"
     """A name in `search_gym.prompts.TEMPLATES`, or a template."""
     reward: str | Reward = "em"
-    """A name that `search_gym.rewards.make` knows, or a function of the answer (None: no answer) and the golds."""
+    """What the end is worth: anything that `search_gym.rewards.make` takes, such as "f1" or "em+0.2*format"."""
+    search_cost: float = 0.0
+    """Subtracted from the reward for every search that is carried out."""
+    invalid_cost: float = 0.0
+    """Subtracted for every invalid turn: it cannot be read, or asks for a search when none is left."""
     max_searches: int = 4
     """A search past this number is answered by a notice."""
     top_k: int = 3
@@ -89,6 +94,9 @@ class Rules:
             value = getattr(self, name)
             if value is not None and value < bound:
                 raise ValueError(f"{name} must be at least {bound}, not {value}")
+        for name in ("search_cost", "invalid_cost"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be a finite number and at least 0, not {getattr(self, name)}")
         prompts.get(self.prompt)
         rewards.make(self.reward)
 
@@ -148,6 +156,9 @@ class Episode:
         self.truncated = ""
         """The budget that ran out, or ""."""
         self.reward = 0.0
+        """All so far: minus the costs of searches and invalid turns; at the end, plus `score`."""
+        self.score = 0.0
+        """What `Rules.reward` gives for the whole episode; 0.0 until its end."""
         self.em = 0.0
         self.f1 = 0.0
         self._begin_turn()
@@ -268,6 +279,7 @@ class Episode:
             self._end_turn("unfinished", body)
             return [self._truncate("turns")]
         self.searches += 1
+        self.reward -= self.rules.search_cost
         self._end_turn("search", body)
         self.pending = Search(body)
         return [self.pending]
@@ -277,13 +289,14 @@ class Episode:
         self.answer, self.terminated = answer, True
         golds = self.question.golds
         self.em, self.f1 = rewards.exact_match(answer, golds), rewards.token_f1(answer, golds)
-        self.reward = float(self._reward(answer, golds))
+        self._settle()
         return Answer(answer)
 
     def _refuse(self, reason: str, notice: str) -> list[Event]:
         """Answer an invalid turn by a notice, where a turn is left in which it can be read."""
         self._end_turn("invalid", reason)
         event = Invalid(reason)
+        self.reward -= self.rules.invalid_cost
         if len(self.turns) >= self.rules.turns:
             return [event, self._truncate("turns")]
         start, inserted = len(self.ids), self.tokenizer.encode(notice)
@@ -306,8 +319,14 @@ class Episode:
 
     def _truncate(self, budget: str) -> Truncated:
         self.truncated = budget
-        self.reward = float(self._reward(None, self.question.golds))
+        self._settle()
         return Truncated(budget)
+
+    def _settle(self) -> None:
+        """Reward the whole episode, which is over."""
+        outcome = Outcome(self.answer, self.question.golds, tuple(turn.text for turn in self.turns))
+        self.score = rewards.evaluate(self._reward, outcome, self.question.id)
+        self.reward += self.score
 
     def _end_turn(self, kind: TurnKind, argument: str) -> None:
         span, end = (self._turn_start, len(self.ids)), len(self.ids)

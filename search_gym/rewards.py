@@ -1,26 +1,52 @@
-"""Scores of an answer against the accepted ones: pure functions of strings.
+"""What an episode is worth: scores of an answer, a check of the format, and sums of them that a text describes.
 
-All of them lie in [0, 1] and take the best over the accepted answers. An accepted answer that normalises to nothing
-("---") does not count, so an answer that does scores 0, always: to say nothing is never right. Exact match is at most
-token F1, and at most containment, for every answer.
+The scores of an answer are pure functions of strings. All of them lie in [0, 1] and take the best over the accepted
+answers. An accepted answer that normalises to nothing ("---") does not count, so an answer that does scores 0, always:
+to say nothing is never right. Exact match is at most token F1, and at most containment, for every answer.
+
+A reward is a function of an `Outcome`: what the policy itself wrote, and the accepted answers. No prompt, passage or
+notice is in it, so nothing that a policy was shown can be scored. `make` gives one by name: "f1", "em+0.2*format".
 """
 
 from __future__ import annotations
 
+import inspect
+import math
 import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import SupportsFloat, SupportsIndex
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a reward judges: how an episode ended, in the policy's own words."""
+
+    answer: str | None
+    """The answer; None where the episode ended without one."""
+    golds: tuple[str, ...]
+    """The accepted answers."""
+    turns: tuple[str, ...] = ()
+    """What the policy wrote in each of its turns, in order."""
+
 
 Normalizer = Callable[[str], str]
-Reward = Callable[[str | None, Sequence[str]], float]
+Reward = Callable[[Outcome], float]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _CLOSING_TAG = re.compile("</(?:search|answer)>")
 # HotpotQA's closed answers, of which a part is worth nothing.
 _CLOSED = ("yes", "no", "noanswer")
+# Text without a tag of the dialogue: those of passages belong to the environment alone.
+_PLAIN = "(?:(?!</?(?:think|search|answer|information|documents)>).)*"
+_THOUGHTS = f"(?:{_PLAIN}<think>{_PLAIN}</think>)*{_PLAIN}"
+_WELL_FORMED = re.compile(rf"{_THOUGHTS}<(search|answer)>({_PLAIN})</\1>\s*", re.DOTALL)
+# Between two terms; the sign of an exponent ("1e-3*em") is none of these.
+_SIGN = re.compile(r"(?<![0-9.][eE])([+-])")
 
 
 def normalize(text: str) -> str:
@@ -114,23 +140,139 @@ def extract_answer(text: str) -> str | None:
     return None
 
 
-REWARDS: dict[str, Reward] = {"em": exact_match, "f1": token_f1, "cover": contains}
+def well_formed(turns: Sequence[str]) -> float:
+    """1.0 if every turn is written as it should be and the last one answers, else 0.0.
+
+    A turn is one action, `<search>…</search>` or in the last turn `<answer>…</answer>`, perhaps after thoughts,
+    `<think>…</think>`, and other text. Nothing but white space follows the action; the query or answer is not empty;
+    and no other tag occurs, also none of passages (`<information>`, `<documents>`), which a policy may not make up. So
+    a turn that cannot be read is ill-formed, and beyond that: a thought that is not closed before the action, an empty
+    answer. A search too many may be well-formed: it breaks a rule of the game.
+
+    All or nothing, as in Search-R1's qa_em_format.py, the code of arXiv 2505.15117: with its structure_format_score of
+    0.2 and no bonus for retrieval, its reward is "0.8*em+0.2*format". A share of good turns could be raised by needless
+    searches. Differs from there in: each action needed a thought, and no text could stand outside the tags, though
+    prompts may ask for no thoughts and an episode reads such turns well; and a query or an answer could be empty. SkyRL
+    and verl reward no structure: their format_score goes to any answer that is wrong.
+
+    Args:
+        turns: what the policy wrote, turn by turn.
+    """
+    matches = map(_WELL_FORMED.fullmatch, turns)
+    actions = [match[1] if match and match[2].strip() else None for match in matches]
+    return float(actions == ["search"] * (len(actions) - 1) + ["answer"])
+
+
+def _of_answer(score: Callable[..., float], normalizer: Normalizer = normalize) -> Reward:
+    return lambda outcome: score(outcome.answer, outcome.golds, normalizer=normalizer)
+
+
+REWARDS: dict[str, Reward] = {
+    "em": _of_answer(exact_match),
+    "em:unicode": _of_answer(exact_match, normalize_unicode),
+    "f1": _of_answer(token_f1),
+    "f1:unicode": _of_answer(token_f1, normalize_unicode),
+    "f1:hotpotqa": _of_answer(hotpotqa_f1),
+    "f1:hotpotqa:unicode": _of_answer(hotpotqa_f1, normalize_unicode),
+    "cover": _of_answer(contains),
+    "cover:unicode": _of_answer(contains, normalize_unicode),
+    "format": lambda outcome: well_formed(outcome.turns),
+}
 
 
 def make(reward: str | Reward) -> Reward:
-    """A reward by name ("em", "f1", "cover"), or the function given.
+    """A reward from its description, or the function given.
 
-    Returns:
-        A function of the answer (None: the episode ended without one) and the accepted answers.
+    Args:
+        reward: a name in `REWARDS`; a sum of them, each with a weight before it or without one, such as "f1",
+            "em+0.2*format", "0.5*em + 0.5*f1:unicode - 1e-2*cover"; or a function of an `Outcome`.
 
     Raises:
-        ValueError: if no reward has that name; the message lists those there are.
+        ValueError: if the description cannot be read, which says where and why; or the function takes something else.
     """
     if not isinstance(reward, str):
+        _check_function(reward)
         return reward
-    if reward not in REWARDS:
-        raise ValueError(f"unknown reward {reward!r}; there are: {', '.join(REWARDS)}; or give a function")
-    return REWARDS[reward]
+    terms = [(weight, REWARDS[name]) for weight, name in _terms(reward)]
+    if not math.isfinite(sum(abs(weight) for weight, _ in terms)):
+        raise ValueError(f"cannot read reward {reward!r}: its weights are too large to be added")
+    if [weight for weight, _ in terms] == [1.0]:
+        return terms[0][1]
+    return lambda outcome: sum(weight * score(outcome) for weight, score in terms)
+
+
+def evaluate(reward: Reward, outcome: Outcome, question_id: str) -> float:
+    """The reward of an outcome, as a float.
+
+    Raises:
+        ValueError: if the reward is no finite number, which must not reach training; names the reward and the question.
+    """
+    value = reward(outcome)
+    number = None
+    # float() would read a string as well.
+    if isinstance(value, SupportsFloat | SupportsIndex):
+        try:
+            number = float(value)
+        except Exception:  # an array of several numbers says so in the way of its library
+            number = None
+    if number is None or not math.isfinite(number):
+        raise ValueError(
+            f"reward {_name(reward)} gave {value!r} for question {question_id!r}: it must give a finite number"
+        )
+    return number
+
+
+def _terms(spec: str) -> Iterator[tuple[float, str]]:
+    """The weights and names of `[number*]name{+[number*]name}`, with + or -, the first of which may be left out."""
+    parts = _SIGN.split(spec)
+    sign, at = 1.0, 0
+    for position, part in enumerate(parts):
+        if part in ("+", "-"):
+            sign = float(part + "1")
+        elif part.strip() or position > 0 or len(parts) == 1:
+            weight, starred, name = part.rpartition("*")
+            try:
+                term = sign * _weight(weight.strip() if starred else "1"), _known(name.strip())
+            except ValueError as error:
+                place = at + len(part) - len(part.lstrip()) + 1
+                raise ValueError(f"cannot read reward {spec!r} at character {place}: {error}") from None
+            yield term
+        at += len(part)
+
+
+def _weight(text: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number; a weight stands before its name, as in 0.2*em") from None
+    if not math.isfinite(weight):
+        raise ValueError(f"the weight {text} is not finite")
+    return weight
+
+
+def _known(name: str) -> str:
+    if name not in REWARDS:
+        what = f"there is no reward {name!r}" if name else "a name is missing"
+        raise ValueError(f"{what}; there are: {', '.join(REWARDS)}; or give a function")
+    return name
+
+
+def _check_function(reward: object) -> None:
+    """Fail now rather than at the end of the first episode."""
+    if not callable(reward):
+        raise ValueError(f"a reward is a name, a sum of names or a function, not {reward!r}")
+    try:
+        signature = inspect.signature(reward)
+    except ValueError:  # a builtin that does not tell
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise ValueError(f"reward {_name(reward)} must take one argument, an Outcome: {error}") from error
+
+
+def _name(reward: object) -> str:
+    return getattr(reward, "__qualname__", None) or repr(reward)
 
 
 def _fold(text: str) -> str:
