@@ -1,11 +1,11 @@
-"""`search-gym score`: exact match and F1 of recorded responses."""
+"""`search-gym score`: exact match, F1 and, where asked for, a reward of recorded responses."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from search_gym import jsonl, prompts, rewards
 from search_gym.questions import flashrag
+from search_gym.rewards import Outcome, Reward
 
 # What Search-R1's own environment answers to an action that it cannot read: its recordings hold it, tags included.
 _SEARCH_R1_NOTICE = (
@@ -42,11 +43,14 @@ class Score:
     f1: float
     row: jsonl.Row
     """The row as it was read."""
+    reward: float | None = None
+    """What the reward that was asked for gives; None where none was."""
 
     def to_row(self) -> jsonl.Row:
-        """The row to write: `id` where there was one, `prediction`, `em`, `f1`."""
+        """The row to write: `id` where there was one, `prediction`, `em`, `f1`, `reward` where one was asked for."""
         named = {"id": self.row["id"]} if "id" in self.row else {}
-        return {**named, "prediction": self.prediction, "em": self.em, "f1": self.f1}
+        rewarded = {} if self.reward is None else {"reward": self.reward}
+        return {**named, "prediction": self.prediction, "em": self.em, "f1": self.f1, **rewarded}
 
 
 def own_text(response: str) -> list[str]:
@@ -71,14 +75,24 @@ def predict(response: str) -> str | None:
     return next((answer for answer in answers if answer is not None), None)
 
 
-def load(path: str | PathLike[str]) -> list[Score]:
+def outcome(response: str, golds: Sequence[str]) -> Outcome:
+    """What a reward judges of a recorded response: each piece of `own_text` that is not blank is a turn."""
+    return Outcome(predict(response), tuple(golds), tuple(own for own in own_text(response) if own.strip()))
+
+
+def load(path: str | PathLike[str], reward: str | Reward | None = None) -> list[Score]:
     """Score a file of rows with `response` and `golden_answers`.
+
+    Args:
+        path: a JSONL file.
+        reward: what `rewards.make` takes, to be given besides exact match and F1.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: "file:line: reason", if a line is no such row; or if the file is empty.
+        ValueError: "file:line: reason", if a line is no such row; or if the file is empty, or the reward unknown.
     """
-    scores = [score for _, score in jsonl.read(path, _score)]
+    judge = None if reward is None else rewards.make(reward)
+    scores = [score for _, score in jsonl.read(path, lambda row: _score(row, judge))]
     if not scores:
         raise ValueError(f"{path}: the file is empty: it needs rows with response and golden_answers")
     return scores
@@ -87,12 +101,13 @@ def load(path: str | PathLike[str]) -> list[Score]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("file", type=Path, help="JSONL, rows with response and golden_answers")
-    parser.add_argument("--out", type=Path, help="write id, prediction, em and f1 of each row to this JSONL file")
+    parser.add_argument("--out", type=Path, help="write id, prediction and scores of each row to this JSONL file")
+    parser.add_argument("--reward", help="score by a reward as well, for example cover, format or em+0.2*format")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the number of rows and the means; write a row each where asked to."""
-    scores = load(args.file)
+    scores = load(args.file, args.reward)
     if args.out is not None:
         if args.out.exists() and args.out.samefile(args.file):
             raise ValueError(f"--out {args.out} is the file that is read: choose another name")
@@ -100,12 +115,17 @@ def run(args: argparse.Namespace) -> int:
     print(f"rows {len(scores)}")
     print(f"EM   {fmean(score.em for score in scores):.4f}")
     print(f"F1   {fmean(score.f1 for score in scores):.4f}")
+    rewarded = [score.reward for score in scores if score.reward is not None]
+    if rewarded:
+        print(f"{args.reward} {fmean(rewarded):.4f}")
     return 0
 
 
-def _score(row: jsonl.Row) -> Score:
-    prediction, golds = predict(jsonl.text(row, "response")), flashrag.golden_answers(row)
-    return Score(prediction, rewards.exact_match(prediction, golds), rewards.token_f1(prediction, golds), row)
+def _score(row: jsonl.Row, judge: Reward | None) -> Score:
+    ended = outcome(jsonl.text(row, "response"), flashrag.golden_answers(row))
+    em, f1 = rewards.exact_match(ended.answer, ended.golds), rewards.token_f1(ended.answer, ended.golds)
+    reward = None if judge is None else rewards.evaluate(judge, ended, str(row.get("id", "")))
+    return Score(ended.answer, em, f1, row, reward)
 
 
 def _write(path: Path, rows: Iterable[dict[str, Any]]) -> None:

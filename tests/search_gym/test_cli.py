@@ -39,6 +39,13 @@ def test_score_writes_a_row_each(rows: Path, tmp_path: Path) -> None:
     assert third == {"id": "c", "prediction": None, "em": 0.0, "f1": 0.0}
 
 
+def test_score_gives_a_reward_as_well(rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.jsonl"
+    assert main(["score", str(rows), "--reward", "cover + 0.5*format", "--out", str(out)]) == 0
+    assert capsys.readouterr() == ("rows 3\nEM   0.3333\nF1   0.5556\ncover + 0.5*format 1.0000\n", "")
+    assert [json.loads(line)["reward"] for line in out.read_text().splitlines()] == [1.5, 1.5, 0.0]
+
+
 @pytest.mark.parametrize(
     ("content", "options", "reason"),
     [
@@ -46,6 +53,7 @@ def test_score_writes_a_row_each(rows: Path, tmp_path: Path) -> None:
         ("", [], "rows.jsonl: the file is empty"),
         (None, [], "rows.jsonl: No such file or directory"),
         (ROWS, ["--out", "{folder}/rows.jsonl"], "is the file that is read: choose another name"),
+        (ROWS, ["--reward", "em+bleu"], "cannot read reward 'em+bleu' at character 4: there is no reward 'bleu'"),
         (ROWS, ["--out", "{folder}/no/out.jsonl"], "out.jsonl: No such file or directory"),
     ],
 )

@@ -33,17 +33,19 @@ FORGED = re.compile("</(information|documents)>.*<(information|documents)>")
     RETRIEVED.filter(lambda text: not FORGED.search(text)),
     st.sampled_from(sorted(set(prompts.TEMPLATES) - {"chat"})),
 )
-def test_a_recorded_episode_gives_the_answer_that_the_episode_took(
-    turns: list[str], retrieved: str, prompt: str
-) -> None:
+def test_a_recorded_episode_is_scored_as_the_episode_was(turns: list[str], retrieved: str, prompt: str) -> None:
     rules = Rules(prompt=prompt, max_searches=3, max_turns=20, max_observation_tokens=300, max_context_tokens=10_000)
     episode = Episode(Question("q", "Where?", ("Oslo",)), embedded(), rules)
-    for token in embedded().encode("".join(turns)):
+    for token in embedded().encode("".join([*turns, "<answer>Oslo</answer>"])):
         if any(isinstance(event, Search) for event in episode.feed([token])):
             episode.observe([Hit("h", "T", retrieved, 1.0)])
         if episode.done:
             break
-    assert score.predict(embedded().decode(episode.ids[episode.prompt_length :])) == episode.answer
+    recorded = embedded().decode(episode.ids[episode.prompt_length :])
+    assert score.predict(recorded) == episode.answer
+    if episode.done:
+        ended = score.outcome(recorded, ["Oslo"])
+        assert rewards.make("format")(ended) == rewards.well_formed([turn.text for turn in episode.turns])
 
 
 SEARCH_R1_NOTICE = (
@@ -73,6 +75,22 @@ INFORMATION = "<search>q</search>\n\n<information>{}</information>\n\n"
 )
 def test_only_the_policys_own_text_is_read(response: str, prediction: str | None) -> None:  # S1, S6, P3
     assert score.predict(response) == prediction
+
+
+@pytest.mark.parametrize(
+    ("response", "turns"),
+    [
+        (INFORMATION.format("x") + "<answer>Paris</answer>", ["<search>q</search>", "<answer>Paris</answer>"]),
+        (
+            "<search>q</search><information>x</information>\n<information>y</information> so",
+            ["<search>q</search>", "so"],
+        ),
+        (f"hm\n{SEARCH_R1_NOTICE}\n", ["hm"]),
+        ("", []),
+    ],
+)
+def test_the_turns_of_a_recorded_response(response: str, turns: list[str]) -> None:
+    assert [turn.strip() for turn in score.outcome(response, ["Paris"]).turns] == turns
 
 
 def write(folder: Path, *lines: str) -> Path:
@@ -118,11 +136,11 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not RECORDED.exists(), reason="the recorded trajectories (../shared/data) are not here")
 def test_recorded_scores_are_reproduced_on_every_row() -> None:
-    scores = score.load(RECORDED)
+    scores = score.load(RECORDED, "cover")
     assert len(scores) == 125
     for s in scores:
         assert (s.prediction, s.em) == (s.row["prediction"], s.row["em"]), s.row["id"]
         assert s.f1 == pytest.approx(s.row["f1"], abs=1e-12), s.row["id"]
-        assert rewards.contains(s.prediction, s.row["golden_answers"]) == s.row["acc"], s.row["id"]
+        assert s.reward == s.row["acc"], s.row["id"]
     assert sum(s.em for s in scores) / 125 == pytest.approx(0.344)
     assert sum(s.f1 for s in scores) / 125 == pytest.approx(0.4532, abs=5e-5)
