@@ -82,10 +82,10 @@ class Bench:
 
 def split_questions(task: Task) -> tuple[list[Question], list[Question]]:
     """Questions to train on and questions to evaluate on, no question in both."""
-    train = sources.open_questions(task.questions)
+    train = list(sources.list_questions(task.questions))
     source = task.held_out or ("embedded:test" if task.questions == "embedded" else "")
     if source:
-        return train, sources.open_questions(source)[: task.held_out_size]
+        return train, sources.list_questions(source)[: task.held_out_size]
     shuffled = random.Random(0).sample(train, len(train))
     size = min(task.held_out_size, len(train) // 2)
     if size < 1:
@@ -175,7 +175,7 @@ def _run_all(bench: Bench, missing: dict[tuple[str, int], Path], console: Consol
     episodes = config.trainer.steps * config.trainer.rollouts
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(compact=True),
     )  # fmt: skip
     start_file = config.out / "start" / "result.json"
     to_start = 0 if start_file.exists() else held_out

@@ -133,7 +133,7 @@ def _imitate_once(
 def measure(policy: CausalLMPolicy, tokenizer: Tokenizer, size: int) -> dict[str, Any]:
     """How well it answers the held-out questions of the default comparison, sampled and greedy."""
     found = evaluate_decodings(
-        sources.open_questions("embedded:test")[:size],
+        sources.list_questions("embedded:test")[:size],
         temperature=1.0,
         engine=HFEngine(policy, tokenizer),
         tokenizer=tokenizer,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Sequence
 
 from search_gym import tokenizers
-from search_gym.episode import Answer, Episode, Event, Invalid, Rules, Search, Truncated
-from search_gym.questions import Question
-from search_gym.retrieval import Hit, Retriever
-from search_gym.sources import open_questions, open_retriever
+from search_gym.episode import Episode
+from search_gym.retrieval import Hit, Retriever, SearchFailed
+from search_gym.rules import Answer, Event, Invalid, Rules, Search, Truncated
+from search_gym.sources import list_questions, open_retriever
 
 HELP = """Type words to search for them.
 Type = and words to answer, for example: = Oslo
@@ -19,7 +20,9 @@ Type q to leave."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `search-gym play`."""
     parser.add_argument(
-        "--questions", default="embedded:test", help="embedded, embedded:dev, embedded:test or a FlashRAG JSONL file"
+        "--questions",
+        default="embedded:test",
+        help="embedded, embedded:dev, embedded:test, a JSONL or parquet file, or hf:NAME:SPLIT",
     )
     parser.add_argument("--corpus", default="embedded", help="embedded or a FlashRAG JSONL file")
     parser.add_argument("--question", metavar="ID", help="the question with this id; a random one unless given")
@@ -30,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Play one question; exit status 0, or 1 if the player left before the end."""
-    questions = open_questions(args.questions)
+    questions = list_questions(args.questions)
     retriever = open_retriever("bm25", args.corpus)
     rules = Rules(max_searches=args.max_searches, top_k=args.top_k)
-    question = _choose(questions, args.question, args.seed)
+    question = random.Random(args.seed).choice(questions) if args.question is None else questions.find(args.question)
     episode = Episode(question, tokenizers.embedded(), rules)
     print(f"Question: {question.text}\n\n{HELP}")
     while not episode.done:
@@ -51,21 +54,12 @@ def play_turn(episode: Episode, turn: str, retriever: Retriever) -> None:
     """Feed one turn of text, carry out the search that it asks for, and show what happened."""
     for event in episode.feed(episode.tokenizer.encode(turn)[: episode.room]):
         if isinstance(event, Search):
-            hits = retriever.search([event.query], episode.rules.top_k)[0]
-            print(_passages(hits))
-            for later in episode.observe(hits):
+            found = retriever.search([event.query], episode.rules.top_k)[0]
+            print(_passages(found))
+            for later in episode.observe(found):
                 print(_words(later, episode))
         else:
             print(_words(event, episode))
-
-
-def _choose(questions: list[Question], identifier: str | None, seed: int | None) -> Question:
-    if identifier is None:
-        return random.Random(seed).choice(questions)
-    for question in questions:
-        if question.id == identifier:
-            return question
-    raise ValueError(f"no question has the id {identifier!r}; the first one is {questions[0].id!r}")
 
 
 def _read_turn(episode: Episode) -> str | None:
@@ -86,10 +80,12 @@ def _read_turn(episode: Episode) -> str | None:
         print(HELP)
 
 
-def _passages(hits: list[Hit]) -> str:
-    if not hits:
+def _passages(found: Sequence[Hit] | SearchFailed) -> str:
+    if isinstance(found, SearchFailed):
+        return f"The search failed: {found.reason}"
+    if not found:
         return "Nothing was found."
-    return "\n".join(f"\n{rank}. {hit.title}\n   {hit.text}" for rank, hit in enumerate(hits, start=1))
+    return "\n".join(f"\n{rank}. {hit.title}\n   {hit.text}" for rank, hit in enumerate(found, start=1))
 
 
 def _words(event: Event, episode: Episode) -> str:

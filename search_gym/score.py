@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from search_gym import jsonl, prompts, rewards
-from search_gym.questions import flashrag
+from search_gym.questions.rows import answers
 from search_gym.rewards import Outcome, Reward
 
 # What Search-R1's own environment answers to an action that it cannot read: its recordings hold it, tags included.
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _score(row: jsonl.Row, judge: Reward | None) -> Score:
-    ended = outcome(jsonl.text(row, "response"), flashrag.golden_answers(row))
+    ended = outcome(jsonl.text(row, "response"), answers(row))
     em, f1 = rewards.exact_match(ended.answer, ended.golds), rewards.token_f1(ended.answer, ended.golds)
     reward = None if judge is None else rewards.evaluate(judge, ended, str(row.get("id", "")))
     return Score(ended.answer, em, f1, row, reward)

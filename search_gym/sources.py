@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cache
 from os import PathLike
+from pathlib import Path
+from typing import Any, cast
 
-from search_gym.questions import Question, flashrag
+from search_gym import jsonl
+from search_gym.questions import Question, QuestionList, QuestionSet, hub, parquet
+from search_gym.questions.mixture import Mixture
+from search_gym.questions.rows import Row, collect
 from search_gym.questions.world import SPLITS, World
 from search_gym.retrieval import Passage, Retriever, corpus
 from search_gym.retrieval.bm25 import BM25Retriever
 
 RETRIEVERS = {"bm25": BM25Retriever}
+HUB = "hf:"
+
+
+@dataclass(frozen=True)
+class QuestionSpec:
+    """Where questions come from, and which of them. A mapping with the same keys does as well, so JSON can hold it."""
+
+    source: Any
+    """What `open_questions` takes."""
+    split: str | None = None
+    """A split of the embedded world or of a dataset; None: its training split."""
+    config: str | None = None
+    """A configuration of a dataset."""
+    streaming: bool = False
+    """Whether a dataset is read while it is used, instead of loaded first."""
+    sample: int | None = None
+    """Take only so many questions, drawn by `seed`; None: all."""
+    seed: int = 0
+    """Of the sample."""
+    skip_bad: bool = False
+    """Leave out rows that are no question, with a warning that counts them; otherwise they are errors."""
+    weight: float = 1.0
+    """In a mixture: how often the set is drawn from, in proportion to the others."""
 
 
 @cache
@@ -20,26 +50,42 @@ def embedded_world() -> World:
     return World(seed=0)
 
 
-def open_questions(source: str | PathLike[str] | Sequence[Question]) -> list[Question]:
-    """Questions by name ("embedded", "embedded:test"), from a FlashRAG JSONL file, or as they are.
+def open_questions(source: Any) -> QuestionSet:
+    """The question set that a source describes.
+
+    Args:
+        source: one of
+
+            - "embedded", "embedded:dev", "embedded:test": a split of the embedded world;
+            - the path of a file, JSONL or (ending in ".parquet") parquet, in any format that
+              `search_gym.questions.rows` reads;
+            - "hf:NAME" or "hf:NAME:SPLIT", or the path of a folder: a Hugging Face dataset;
+            - a sequence of `Question`, or a `QuestionSet`;
+            - a `QuestionSpec`, or a mapping with a "source": one of these, and which part of it;
+            - a mapping from names to any of these: a `Mixture`.
 
     Raises:
-        ValueError: if there is none, or two share an id; FileNotFoundError: if there is no such file.
+        ValueError: if there is no question, two share an id, a row cannot be read ("where: reason"), or the source is
+            none of these; FileNotFoundError: if there is no such file; ImportError: if a format needs an extra.
     """
-    if isinstance(source, str) and source.partition(":")[0] == "embedded":
-        split = source.partition(":")[2] or SPLITS[0]
-        return embedded_world().questions(split)
-    if isinstance(source, str | PathLike):
-        return flashrag.load(source)
-    questions = list(source)
-    if not questions:
-        raise ValueError("an environment needs at least one question, and the list is empty")
-    seen: set[str] = set()
-    for question in questions:
-        if question.id in seen:
-            raise ValueError(f"two questions have the id {question.id!r}")
-        seen.add(question.id)
-    return questions
+    if isinstance(source, Mapping) and "source" not in source:
+        specs = {str(name): _spec(part) for name, part in source.items()}
+        return Mixture({name: (_open(spec), spec.weight) for name, spec in specs.items()})
+    return _open(_spec(source))
+
+
+def list_questions(source: Any) -> QuestionList:
+    """`open_questions` for those who need all of them at hand, a mixture in order.
+
+    Raises:
+        ValueError: as there, and if the questions are streamed.
+    """
+    questions = open_questions(source)
+    if isinstance(questions, QuestionList):
+        return questions
+    if isinstance(questions, Mixture) and questions.finite:
+        return QuestionList(questions.one_pass(None))
+    raise ValueError("a list of questions is needed here, and these have no known end: do not stream them")
 
 
 def open_retriever(
@@ -61,3 +107,81 @@ def open_retriever(
     else:
         passages = list(source)
     return RETRIEVERS[retriever](passages)
+
+
+def _spec(source: Any) -> QuestionSpec:
+    if isinstance(source, QuestionSpec):
+        return source
+    if not isinstance(source, Mapping):
+        return QuestionSpec(source)
+    known = [field.name for field in fields(QuestionSpec)]
+    unknown = [str(key) for key in source if key not in known]
+    if unknown or "source" not in source:
+        what = f"unknown key {', '.join(unknown)}" if unknown else "no 'source'"
+        raise ValueError(f"{what} in a description of questions; there are: {', '.join(known)}")
+    return QuestionSpec(**cast("dict[str, Any]", source))
+
+
+def _open(spec: QuestionSpec) -> QuestionSet:
+    questions = _whole(spec)
+    if spec.sample is None:
+        return questions
+    if not isinstance(questions, QuestionList):
+        raise ValueError(f"a sample can only be taken of a list of questions, not of {spec.source!r}")
+    return questions.sample(spec.sample, spec.seed)
+
+
+def _whole(spec: QuestionSpec) -> QuestionSet:
+    """The questions of a spec before the sample is taken."""
+    source = spec.source
+    if isinstance(source, str) and source.partition(":")[0] == "embedded":
+        return QuestionList(embedded_world().questions(_split(spec, source.partition(":")[2]) or SPLITS[0]))
+    if isinstance(source, str) and source.startswith(HUB):
+        name, _, split = source.removeprefix(HUB).partition(":")
+        return _dataset(spec, name, _split(spec, split))
+    if isinstance(source, str | PathLike) and Path(source).is_dir():
+        return _dataset(spec, str(source), spec.split)
+    if spec.split or spec.config or spec.streaming:
+        raise ValueError(f"{source!r:.80} has no split and no config, and is not streamed: only a dataset is")
+    if isinstance(source, str | PathLike):
+        return _file(spec, Path(source))
+    if callable(getattr(source, "one_pass", None)) and callable(getattr(source, "find", None)):
+        return source
+    if not isinstance(source, Sequence) or not all(isinstance(question, Question) for question in source):
+        raise ValueError(f"questions are a name, a path, a sequence of Question or a QuestionSet, not {source!r:.80}")
+    return QuestionList(source)
+
+
+def _split(spec: QuestionSpec, named: str) -> str | None:
+    if named and spec.split and named != spec.split:
+        raise ValueError(f"{spec.source!r} names one split, and split={spec.split!r} another")
+    return named or spec.split
+
+
+def _file(spec: QuestionSpec, path: Path) -> QuestionList:
+    if path.suffix == ".parquet":
+        return _read(spec, parquet.read(path), str(path), "row_")
+    lines = ((f"{path}:{number}", row) for number, row in jsonl.read(path, dict))
+    return _read(spec, lines, str(path), None)
+
+
+def _dataset(spec: QuestionSpec, name: str, split: str | None) -> QuestionSet:
+    dataset, chosen = hub.open_dataset(name, config=spec.config, split=split, streaming=spec.streaming)
+    if spec.streaming:
+        return hub.QuestionStream(dataset, name, chosen, skip_bad=spec.skip_bad)
+    return _read(spec, hub.read(dataset, f"{name}:{chosen}"), name, f"{chosen}_")
+
+
+def _read(spec: QuestionSpec, rows: Iterable[tuple[str, Row]], name: str, numbered: str | None) -> QuestionList:
+    skipped: list[str] = []
+    found = list(collect(rows, numbered=numbered, skipped=skipped.append if spec.skip_bad else None))
+    if not found:
+        reason = f"no row of it is a question, the first for this reason: {skipped[0]}" if skipped else "it is empty"
+        raise ValueError(f"{name}: {reason}")
+    if skipped:
+        warnings.warn(
+            f"{name}: {len(skipped)} of {len(skipped) + len(found)} rows were left out, the first for this reason: "
+            f"{skipped[0]}",
+            stacklevel=2,
+        )
+    return QuestionList(found)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+
 from hypothesis import settings
 
 # No deadline: a shared machine stalls for longer than any example takes. Derandomised, so that a failure in one place
@@ -9,3 +12,7 @@ from hypothesis import settings
 settings.register_profile("search-gym", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("search-gym")
+
+# What `datasets` prepares goes with the tests, not into the cache of whoever runs them. It reads this when imported.
+_CACHE = tempfile.TemporaryDirectory(prefix="search-gym-datasets-")
+os.environ["HF_DATASETS_CACHE"] = _CACHE.name

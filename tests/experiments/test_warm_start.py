@@ -56,7 +56,7 @@ def test_the_policy_that_comes_along_speaks_the_embedded_tokenizer_s_ids() -> No
 def test_the_policy_that_comes_along_leaves_work_to_do() -> None:
     policy = load_policy(models.resolve("embedded"))
     result, _ = evaluate(
-        sources.open_questions("embedded:test")[:512],
+        sources.list_questions("embedded:test")[:512],
         engine=HFEngine(policy, TOKENIZER),
         tokenizer=TOKENIZER,
         retriever=sources.open_retriever("bm25"),

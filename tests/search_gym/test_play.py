@@ -7,7 +7,7 @@ import sys
 
 from search_gym import sources
 
-QUESTION = next(q for q in sources.open_questions("embedded:test") if q.id == "test/2hop/0")
+QUESTION = next(q for q in sources.list_questions("embedded:test") if q.id == "test/2hop/0")
 FIRST = QUESTION.metadata["path"][0]
 PLAY = [sys.executable, "-m", "search_gym.cli", "play", "--question", "test/2hop/0"]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from search_gym.questions import flashrag
+from search_gym.sources import list_questions as load
 from search_gym.trajectory import Trajectory, read_jsonl, write_jsonl
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -39,15 +39,13 @@ def test_what_is_written_is_read(
     lines = (
         json.dumps({"id": i, "question": q, "golden_answers": [a]}, ensure_ascii=escaped) + ending for i, q, a in rows
     )
-    questions = flashrag.load(write(tmp_path, mark + "".join(lines).encode()))
+    questions = load(write(tmp_path, mark + "".join(lines).encode()))
     assert [(q.id, q.text, *q.golds) for q in questions] == rows
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
 def test_only_a_line_feed_ends_a_line(tmp_path: Path, separator: str) -> None:  # D3
-    questions = flashrag.load(
-        write(tmp_path, GOOD.replace("Where", f"Where{separator}to") + "\n" + GOOD.replace('"q"', '"r"'))
-    )
+    questions = load(write(tmp_path, GOOD.replace("Where", f"Where{separator}to") + "\n" + GOOD.replace('"q"', '"r"')))
     assert [(q.id, q.text) for q in questions] == [("q", f"Where{separator}to?"), ("r", "Where?")]
 
 
@@ -68,7 +66,7 @@ def test_trajectories_are_read_in_the_same_way(tmp_path: Path) -> None:  # D3: l
 )
 def test_golden_answers(tmp_path: Path, given_: object, golds: tuple[str, ...]) -> None:  # D2
     row = {"id": 7, "question": "Where?", "golden_answers": given_, "metadata": {"hops": 2}, "prompt": "left out"}
-    (question,) = flashrag.load(write(tmp_path, json.dumps(row)))
+    (question,) = load(write(tmp_path, json.dumps(row)))
     assert (question.id, question.golds, question.metadata) == ("7", golds, {"hops": 2})
 
 
@@ -88,32 +86,32 @@ def test_golden_answers(tmp_path: Path, given_: object, golds: tuple[str, ...]) 
         ("[1, 2]", "not a JSON object but a list: write one object a line"),
         ("[" * 100_000, "not JSON|nested too deeply"),
         (b'{"id": "caf\xe9"}', r"not UTF-8 \(byte 0xe9 at place 12\): convert"),
-        (GOOD, "the id 'q' is that of line 1, too"),
+        (GOOD, r"the id 'q' is that of .*q\.jsonl:1, too"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str | bytes, reason: str) -> None:
     path = write(tmp_path, GOOD.encode() + b"\n\n" + (line if isinstance(line, bytes) else line.encode()) + b"\n")
     with pytest.raises(ValueError, match=rf"q\.jsonl:3: .*({reason})"):
-        flashrag.load(path)
+        load(path)
 
 
 def test_ids_that_differ_only_in_type_are_the_same(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r":2: the id '1' is that of line 1"):
-        flashrag.load(write(tmp_path, GOOD.replace('"q"', "1") + "\n" + GOOD.replace('"q"', '"1"')))
+    with pytest.raises(ValueError, match=r":2: the id '1' is that of .*q\.jsonl:1, too"):
+        load(write(tmp_path, GOOD.replace('"q"', "1") + "\n" + GOOD.replace('"q"', '"1"')))
 
 
 @pytest.mark.parametrize("content", ["", "\n \n", "\ufeff"])
 def test_an_empty_file_is_refused(tmp_path: Path, content: str) -> None:
-    with pytest.raises(ValueError, match=r"q\.jsonl: the file is empty"):
-        flashrag.load(write(tmp_path, content))
+    with pytest.raises(ValueError, match=r"q\.jsonl: it is empty"):
+        load(write(tmp_path, content))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere\.jsonl"):
-        flashrag.load(tmp_path / "nowhere.jsonl")
+        load(tmp_path / "nowhere.jsonl")
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="the real question sets (../shared/data) are not here")
 def test_real_question_sets_are_read() -> None:
     sizes = {"hotpotqa/questions": 100, "musique/questions": 100, "wiki18/nq": 500, "wiki18/bamboogle": 125}
-    assert {name: len(flashrag.load(DATA / f"{name}.jsonl")) for name in sizes} == sizes
+    assert {name: len(load(DATA / f"{name}.jsonl")) for name in sizes} == sizes
