@@ -13,7 +13,7 @@ import tyro
 
 import algos
 from algos.training.trainer import TrainerConfig
-from search_gym.episode import Rules
+from search_gym.rules import Rules
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Task:
     """What is answered, and by the rules of which game."""
 
     questions: str = "embedded"
-    """Questions to train on: "embedded", or a FlashRAG JSONL file."""
+    """Questions to train on: "embedded", a JSONL or parquet file, or "hf:NAME:SPLIT"."""
     held_out: str = ""
     """Questions to evaluate on, likewise. Empty: the embedded world's own test split, or a part of the file that is
     then not trained on."""

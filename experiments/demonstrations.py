@@ -6,10 +6,11 @@ import random
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-from search_gym.episode import Episode, Rules, Search
+from search_gym.episode import Episode
 from search_gym.questions import Question
 from search_gym.questions.world import Hop, World
-from search_gym.retrieval import Hit, Retriever
+from search_gym.retrieval import Hit, Retriever, SearchFailed
+from search_gym.rules import Rules, Search
 from search_gym.tokenizers import Tokenizer
 from search_gym.trajectory import Trajectory
 
@@ -65,7 +66,7 @@ class Demonstrator:
             found = self.retriever.search([query for _, query in searching], self.rules.top_k)
             for (i, _), hits in zip(searching, found, strict=True):
                 episodes[i].observe(hits)
-                turns[i] = scripts[i].send(hits)
+                turns[i] = scripts[i].send([] if isinstance(hits, SearchFailed) else list(hits))
 
     def _script(self, question: Question) -> Generator[str, list[Hit], None]:
         """The turns of one demonstration; each search is sent the hits that it brought."""

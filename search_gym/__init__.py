@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from search_gym import tokenizers as tokenizers
     from search_gym import trajectory as trajectory
     from search_gym.episode import Episode as Episode
-    from search_gym.episode import Rules as Rules
     from search_gym.questions import Question as Question
     from search_gym.questions.world import World as World
     from search_gym.retrieval import Hit as Hit
     from search_gym.retrieval import Passage as Passage
+    from search_gym.rules import Rules as Rules
     from search_gym.trajectory import Trajectory as Trajectory
 
 __all__ = [
@@ -34,12 +34,21 @@ _NAMES = {
     "Hit": "search_gym.retrieval",
     "Passage": "search_gym.retrieval",
     "Question": "search_gym.questions",
-    "Rules": "search_gym.episode",
+    "Rules": "search_gym.rules",
     "Trajectory": "search_gym.trajectory",
     "World": "search_gym.questions.world",
 }
 
-register(id="SearchQA-v0", entry_point="search_gym.env:SearchQAEnv")
+register(
+    id="SearchQA-v0",
+    entry_point="search_gym.env:SearchQAEnv",
+    vector_entry_point="search_gym.vector:SearchQAVectorEnv",
+)
+register(
+    id="SearchQATurns-v0",
+    entry_point="search_gym.turns:SearchQATurnsEnv",
+    vector_entry_point="search_gym.vector:SearchQATurnsVectorEnv",
+)
 
 
 def __getattr__(name: str) -> Any:

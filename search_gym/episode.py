@@ -1,109 +1,28 @@
 """The rule book of one question, as a state machine that does no input or output.
 
 Whoever drives an episode feeds it the ids that a policy sampled. It answers with events; a search among them is
-carried out by the driver, however it likes, and its passages handed back. So one batched search serves every episode of
-a step, and every driver plays by the same rules.
+carried out by the driver, however it likes, and its passages handed back (`search_gym.searching` does it for many
+episodes at once). So one batched search serves every episode of a step, and every driver plays by the same rules.
 """
 
 from __future__ import annotations
 
-import math
+import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import SupportsIndex
 
 from search_gym import prompts, rewards
 from search_gym.actions import ANSWER_CLOSE, TurnReader
-from search_gym.prompts import PromptTemplate
 from search_gym.questions import Question
-from search_gym.retrieval import Hit
-from search_gym.rewards import Outcome, Reward
+from search_gym.retrieval import Hit, SearchFailed
+from search_gym.rewards import Outcome
+from search_gym.rules import Answer, Event, Invalid, Rules, Search, Truncated
 from search_gym.tokenizers import Tokenizer
 from search_gym.trajectory import Trajectory, Turn, TurnKind
 
 # Passages are cut so that this many tokens are left for an answer, as far as cutting passages can do it.
 ANSWER_ROOM = 32
-
-
-@dataclass(frozen=True)
-class Search:
-    """The policy asks for passages: hand them to `Episode.observe`."""
-
-    query: str
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The policy answered: the episode is terminated and scored."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Invalid:
-    """The turn held no action that can be read or carried out; a notice was inserted where a turn is left."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Truncated:
-    """A budget ran out before an answer."""
-
-    budget: str
-    """The one that ran out: "turns" or "context"."""
-
-
-Event = Search | Answer | Invalid | Truncated
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What an episode allows, and how it is worded and rewarded.
-
-    Raises:
-        ValueError: if a budget is too small to play with, a cost is negative, or a name is unknown.
-    """
-
-    prompt: str | PromptTemplate = "search-r1"
-    """A name in `search_gym.prompts.TEMPLATES`, or a template."""
-    reward: str | Reward = "em"
-    """What the end is worth: anything that `search_gym.rewards.make` takes, such as "f1" or "em+0.2*format"."""
-    search_cost: float = 0.0
-    """Subtracted from the reward for every search that is carried out."""
-    invalid_cost: float = 0.0
-    """Subtracted for every invalid turn: it cannot be read, or asks for a search when none is left."""
-    max_searches: int = 4
-    """A search past this number is answered by a notice."""
-    top_k: int = 3
-    """How many passages a search asks for."""
-    max_turns: int | None = None
-    """Turns in all; None: `max_searches` + 2, which leaves one for the answer and one for a mistake."""
-    max_turn_tokens: int = 512
-    """Sampled tokens in one turn; a turn that reaches it without an action is invalid."""
-    max_observation_tokens: int = 512
-    """Inserted tokens after one search; passages are cut to fit, their closing tag is kept."""
-    max_context_tokens: int = 4096
-    """Prompt, turns and observations together."""
-
-    def __post_init__(self) -> None:
-        least = {
-            "max_searches": 0, "top_k": 1, "max_turns": 1, "max_turn_tokens": 1, "max_observation_tokens": 1,
-            "max_context_tokens": 2,
-        }  # fmt: skip
-        for name, bound in least.items():
-            value = getattr(self, name)
-            if value is not None and value < bound:
-                raise ValueError(f"{name} must be at least {bound}, not {value}")
-        for name in ("search_cost", "invalid_cost"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be a finite number and at least 0, not {getattr(self, name)}")
-        prompts.get(self.prompt)
-        rewards.make(self.reward)
-
-    @property
-    def turns(self) -> int:
-        """`max_turns` with its default filled in."""
-        return self.max_searches + 2 if self.max_turns is None else self.max_turns
 
 
 class Episode:
@@ -149,6 +68,11 @@ class Episode:
         self.logprobs: list[float] = [0.0] * self.prompt_length
         self.turns: list[Turn] = []
         self.searches = 0
+        self.failed_searches = 0
+        """Searches that could not be carried out; they count as searches, too."""
+        self.invalid_actions = 0
+        self.cut_passages = 0
+        """Observations whose passages were cut to fit."""
         self.pending: Search | None = None
         """The search whose passages are awaited."""
         self.answer: str | None = None
@@ -187,31 +111,45 @@ class Episode:
             What the ids led to; empty while the turn goes on.
 
         Raises:
-            ValueError: if the episode is over, a search is pending, or ids go on past the end of the turn.
+            ValueError: if the episode is over, a search is pending, ids go on past the end of the turn, or one is
+                outside the vocabulary. The ids before that one have been taken.
         """
         if logprobs is not None and len(logprobs) != len(ids):
             raise ValueError(f"{len(ids)} ids came with {len(logprobs)} log-probabilities")
         events: list[Event] = []
         for position, token in enumerate(ids):
-            if self.done:
-                raise ValueError(
-                    f"the episode of question {self.question.id!r} is over: it takes no id (at {position})"
-                )
-            if self.pending is not None or events:
+            if events:
                 raise ValueError(f"ids go on past the end of the turn, from position {position} of {len(ids)}")
-            self.ids.append(int(token))
-            self.mask.append(1)
-            self.logprobs.append(0.0 if logprobs is None else float(logprobs[position]))
-            if self._reader.push(int(token)):
-                events = self._act()
-            elif token in self.tokenizer.eos_ids:
-                events = self._refuse("the turn ended without an action", self._template.unreadable)
-            elif self.room <= 0:
-                events = self._out_of_room()
+            events = self._push(token, 0.0 if logprobs is None else float(logprobs[position]))
         return events
 
-    def observe(self, hits: Sequence[Hit]) -> list[Event]:
-        """Insert the passages that the pending search found, best first.
+    def feed_turn(self, ids: Sequence[int], logprobs: Sequence[float] | None = None) -> tuple[list[Event], int]:
+        """Take a whole turn of the policy: as `feed` does, but the turn is over when the ids are.
+
+        Args:
+            ids: the ids of the turn, perhaps none. A run without an action is an invalid turn.
+            logprobs: the log-probability of each, where known.
+
+        Returns:
+            What the turn led to, at least one event; and how many of the ids were taken. Those after the end of the
+            turn (what an engine sampled past `</search>`, or past the turn's limit) are no part of the episode.
+
+        Raises:
+            ValueError: if the episode is over, a search is pending, or an id is outside the vocabulary.
+        """
+        if logprobs is not None and len(logprobs) != len(ids):
+            raise ValueError(f"{len(ids)} ids came with {len(logprobs)} log-probabilities")
+        for token in ids:  # before any of them is taken, for a turn is taken whole or not at all
+            self.checked(token)
+        for position, token in enumerate(ids):
+            events = self._push(token, 0.0 if logprobs is None else float(logprobs[position]))
+            if events:
+                return events, position + 1
+        self._expect_policy()
+        return self._refuse("the turn ended without an action", self._template.unreadable), len(ids)
+
+    def observe(self, found: Sequence[Hit] | SearchFailed) -> list[Event]:
+        """Insert what the pending search found, best first, or the word that it failed.
 
         Returns:
             Empty, or the truncation where the context cannot hold even an empty observation.
@@ -219,18 +157,26 @@ class Episode:
         if self.pending is None:
             raise ValueError("no search is pending: there is nothing to observe")
         self.pending = None
-        start, shown = len(self.ids), list(hits)[: self.rules.top_k]
-        left = self.rules.max_context_tokens - len(self.ids) - 1
+        failed = found.reason if isinstance(found, SearchFailed) else ""
+        shown = [] if isinstance(found, SearchFailed) else list(found)[: self.rules.top_k]
+        start = len(self.ids)
+        left = self.rules.max_context_tokens - start - 1
         budget = min(self.rules.max_observation_tokens, left - ANSWER_ROOM)
-        inserted, cut = self._template.observation(shown, self.tokenizer, budget)
-        if len(inserted) > left:
+        inserted, cut = self._template.observation(None if failed else shown, self.tokenizer, budget)
+        self.failed_searches += bool(failed)
+        fits = len(inserted) <= left
+        if fits:
+            self._insert(inserted)
+            self.cut_passages += cut
+        self.turns[-1] = replace(
+            self.turns[-1],
+            inserted=(start, len(self.ids)),
+            hits=tuple(hit.id for hit in shown) if fits else (),
+            cut=cut and fits,
+            failed=failed,
+        )
+        if not fits:
             return [self._truncate("context")]
-        self._insert(inserted)
-        search = self.turns[-1]
-        self.turns[-1] = Turn(
-            search.kind, search.text, search.argument, search.policy, (start, len(self.ids)),
-            tuple(hit.id for hit in shown), cut,
-        )  # fmt: skip
         self._begin_turn()
         return []
 
@@ -259,6 +205,32 @@ class Episode:
     def text(self) -> str:
         """The whole dialogue as text, for people."""
         return self.tokenizer.decode(self.ids)
+
+    def _expect_policy(self) -> None:
+        if self.done:
+            raise ValueError(f"the episode of question {self.question.id!r} is over: it takes no more ids")
+        if self.pending is not None:
+            raise ValueError("a search is pending: hand its passages to observe() before the next id")
+
+    def checked(self, token: SupportsIndex) -> int:
+        """The id as an int. ValueError: it is outside the vocabulary; TypeError: it is no whole number."""
+        token = operator.index(token)
+        if not 0 <= token < self.tokenizer.vocab_size:
+            raise ValueError(f"token {token} is outside the vocabulary of {self.tokenizer.vocab_size} ids")
+        return token
+
+    def _push(self, token: int, logprob: float) -> list[Event]:
+        """Take one id; what it led to, where it ends the turn."""
+        self._expect_policy()
+        token = self.checked(token)
+        self.ids.append(token)
+        self.mask.append(1)
+        self.logprobs.append(logprob)
+        if self._reader.push(token):
+            return self._act()
+        if token in self.tokenizer.eos_ids:
+            return self._refuse("the turn ended without an action", self._template.unreadable)
+        return self._out_of_room() if self.room <= 0 else []
 
     def _begin_turn(self) -> None:
         self._reader = TurnReader(self.tokenizer)
@@ -295,6 +267,7 @@ class Episode:
     def _refuse(self, reason: str, notice: str) -> list[Event]:
         """Answer an invalid turn by a notice, where a turn is left in which it can be read."""
         self._end_turn("invalid", reason)
+        self.invalid_actions += 1
         event = Invalid(reason)
         self.reward -= self.rules.invalid_cost
         if len(self.turns) >= self.rules.turns:
@@ -303,7 +276,7 @@ class Episode:
         if start + len(inserted) >= self.rules.max_context_tokens:
             return [event, self._truncate("context")]
         self._insert(inserted)
-        self.turns[-1] = Turn("invalid", self.turns[-1].text, reason, self.turns[-1].policy, (start, len(self.ids)))
+        self.turns[-1] = replace(self.turns[-1], inserted=(start, len(self.ids)))
         self._begin_turn()
         return [event]
 

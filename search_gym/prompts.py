@@ -33,6 +33,8 @@ class PromptTemplate:
     """One passage; each stands on a line of its own."""
     nothing_found: str = "No passages were found."
     """What stands between `opening` and `closing` where a search found nothing."""
+    search_failed: str = "The search failed. Try again."
+    """What stands there where a search could not be carried out."""
     unreadable: str = (
         "\n\nThis action could not be read. To search, write <search> query </search>. To answer, write <answer> "
         "answer </answer>.\n\n"
@@ -58,13 +60,13 @@ class PromptTemplate:
         before, _, after = text.partition(_SLOT)
         return tokenizer.encode_prompt(before, question, after)
 
-    def observation(self, hits: Sequence[Hit], tokenizer: Tokenizer, budget: int) -> tuple[list[int], bool]:
-        """The ids of what a search brought, and whether its passages were cut.
+    def observation(self, hits: Sequence[Hit] | None, tokenizer: Tokenizer, budget: int) -> tuple[list[int], bool]:
+        """The ids of what a search brought (None: it failed), and whether its passages were cut.
 
         Passages are cut at the end, between characters, until there are at most `budget` ids. The tags around them stay
         whole even where they alone are more than that.
         """
-        passages = self._passages(hits)
+        passages = self.search_failed if hits is None else self._passages(hits)
         whole = tokenizer.encode(self.opening + passages + self.closing)
         if len(whole) <= budget:
             return whole, False

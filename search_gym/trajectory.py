@@ -32,6 +32,8 @@ class Turn:
     """Ids of the passages that were inserted, in order."""
     cut: bool = False
     """Whether the inserted passages were cut to fit a budget."""
+    failed: str = ""
+    """Why the search could not be carried out; empty where it was."""
 
 
 @dataclass(frozen=True)

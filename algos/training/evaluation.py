@@ -8,9 +8,9 @@ from typing import Any
 
 from algos.training.engines import Engine
 from algos.training.rollout import play
-from search_gym.episode import Rules
 from search_gym.questions import Question
 from search_gym.retrieval import Retriever
+from search_gym.rules import Rules
 from search_gym.tokenizers import Tokenizer
 from search_gym.trajectory import Trajectory
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from algos.training.engines import Engine, Request
-from search_gym.episode import Episode, Rules, Search
+from search_gym.episode import Episode
 from search_gym.questions import Question
 from search_gym.retrieval import Retriever
+from search_gym.rules import Rules
+from search_gym.searching import carry_out
 from search_gym.tokenizers import Tokenizer
 from search_gym.trajectory import Trajectory
 
@@ -41,13 +43,8 @@ def play(
     while going := [(key, episode) for key, episode in enumerate(episodes) if not episode.done]:
         requests = [Request(key, episode.ids, episode.room) for key, episode in going]
         samples = engine.sample(requests, temperature)
-        searching: list[tuple[Episode, str]] = []
         for (_, episode), sample in zip(going, samples, strict=True):
-            events = episode.feed(sample.ids, sample.logprobs)
-            searching += [(episode, event.query) for event in events if isinstance(event, Search)]
-        if searching:
-            found = retriever.search([query for _, query in searching], rules.top_k)
-            for (episode, _), hits in zip(searching, found, strict=True):
-                episode.observe(hits)
+            episode.feed(sample.ids, sample.logprobs)
+        carry_out(episodes, retriever)
     engine.reset()
     return [episode.trajectory() for episode in episodes]

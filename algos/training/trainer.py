@@ -19,9 +19,9 @@ from algos.training.drift import ratio_drift
 from algos.training.engines import Engine
 from algos.training.policy import CausalLMPolicy
 from algos.training.rollout import play
-from search_gym.episode import Rules
 from search_gym.questions import Question
 from search_gym.retrieval import Retriever
+from search_gym.rules import Rules
 from search_gym.tokenizers import Tokenizer
 from search_gym.trajectory import Trajectory, write_jsonl
 

@@ -26,10 +26,21 @@ class Hit:
     score: float
 
 
+@dataclass(frozen=True)
+class SearchFailed:
+    """Stands for the hits of a query that could not be answered: not the same as finding nothing."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        if not self.reason:
+            raise ValueError("a search that failed has a reason: say which")
+
+
 class Retriever(Protocol):
     """What the environment asks of a search engine."""
 
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+    def search(self, queries: Sequence[str], k: int) -> Sequence[Sequence[Hit] | SearchFailed]:
         """Find passages for every query in one call.
 
         Args:
@@ -37,6 +48,7 @@ class Retriever(Protocol):
             k: how many passages at most, >= 1.
 
         Returns:
-            For every query, in order, up to `k` distinct hits, best first.
+            For every query, in order, up to `k` distinct hits, best first; or `SearchFailed`, which the policy is told
+            of. An exception is for what no policy can help: it ends the run.
         """
         ...

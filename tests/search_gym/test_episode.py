@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_gym import tokenizers
-from search_gym.episode import Answer, Episode, Invalid, Rules, Search, Truncated
+from search_gym.episode import Episode
 from search_gym.prompts import TEMPLATES, PromptTemplate
 from search_gym.questions import Question
 from search_gym.retrieval import Hit
+from search_gym.rules import Answer, Invalid, Rules, Search, Truncated
 from search_gym.trajectory import Trajectory
 
 TOKENIZER = tokenizers.embedded()
@@ -164,7 +165,7 @@ def test_the_first_close_ends_the_episode() -> None:
     # S6
     game = episode()
     ids = TOKENIZER.encode("<answer>London</answer><answer>Paris</answer>")
-    with pytest.raises(ValueError, match="over"):
+    with pytest.raises(ValueError, match="past the end of the turn"):
         game.feed(ids)
     assert (game.answer, game.em, game.terminated) == ("London", 0.0, True)
 
@@ -225,7 +226,7 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(ValueError, match="log-probabilities"):
         game.feed([1, 2], [0.0])
     say(game, "<search> x </search>")
-    with pytest.raises(ValueError, match="past the end"):
+    with pytest.raises(ValueError, match="a search is pending"):
         game.feed([1])
     with pytest.raises(ValueError, match="prompt of question 'q1' has"):
         episode(max_context_tokens=5)
@@ -236,7 +237,7 @@ def test_misuse_is_refused() -> None:
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ({"top_k": 0}, "top_k must be at least 1"),
+        ({"top_k": 0}, "top_k must be a whole number of at least 1"),
         ({"max_turns": 0}, "max_turns"),
         ({"max_searches": -1}, "max_searches"),
         ({"prompt": "nonsense"}, "search-r1, sapo, chat, brief"),

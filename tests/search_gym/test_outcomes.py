@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_gym import rewards
-from search_gym.episode import Episode, Rules, Search
+from search_gym.episode import Episode
 from search_gym.prompts import PromptTemplate
 from search_gym.questions import Question
 from search_gym.retrieval import Hit
 from search_gym.rewards import REWARDS, Outcome, evaluate, make, well_formed
+from search_gym.rules import Rules, Search
 from search_gym.tokenizers import embedded
 
 TAGS = ["<search>", "</search>", "<answer>", "</answer>", "<think>", "</think>"]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_gym.episode import Rules
 from search_gym.rewards import REWARDS, Outcome, make
+from search_gym.rules import Rules
 
 TERMS = st.tuples(st.sampled_from([1, -1]), st.none() | st.floats(0, 1e6), st.sampled_from(sorted(REWARDS)))
 SPACE = st.sampled_from(["", " ", "  "])

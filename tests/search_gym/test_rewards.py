@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_gym import rewards
-from search_gym.episode import Episode, Rules, Search
+from search_gym.episode import Episode
 from search_gym.questions import Question
 from search_gym.rewards import contains, exact_match, extract_answer, hotpotqa_f1, normalize_unicode, token_f1
+from search_gym.rules import Rules, Search
 from search_gym.tokenizers import embedded
 
 # Few words, so that answers often share some; and any text at all.

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_gym import prompts, rewards, score
-from search_gym.episode import Episode, Rules, Search
+from search_gym.episode import Episode
 from search_gym.questions import Question
 from search_gym.retrieval import Hit
+from search_gym.rules import Rules, Search
 from search_gym.tokenizers import embedded
 
 RECORDED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "trajectories" / "bamboogle.jsonl"
