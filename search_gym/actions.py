@@ -31,7 +31,7 @@ class TurnReader:
     @property
     def text(self) -> str:
         """The text of the turn so far."""
-        return "".join(self._parts)
+        return "".join(self._parts) + self._stream.rest()
 
     def push(self, token: int) -> bool:
         """Read one more token. True as soon as a closing tag is complete."""

@@ -57,7 +57,7 @@ class Episode:
                 f"the prompt of question {question.id!r} has {self.prompt_length} tokens, the context "
                 f"{rules.max_context_tokens}: raise max_context_tokens or shorten the prompt"
             )
-        frame = len(tokenizer.encode(self._template.opening + self._template.closing))
+        frame = len(tokenizer.encode_template(self._template.opening + self._template.closing))
         if frame >= rules.max_observation_tokens:
             raise ValueError(
                 f"max_observation_tokens = {rules.max_observation_tokens} leaves no room for a passage: the tags "
@@ -272,7 +272,7 @@ class Episode:
         self.reward -= self.rules.invalid_cost
         if len(self.turns) >= self.rules.turns:
             return [event, self._truncate("turns")]
-        start, inserted = len(self.ids), self.tokenizer.encode(notice)
+        start, inserted = len(self.ids), self.tokenizer.encode_template(notice)
         if start + len(inserted) >= self.rules.max_context_tokens:
             return [event, self._truncate("context")]
         self._insert(inserted)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from search_gym import chat
 from search_gym.retrieval import Hit
 from search_gym.tokenizers import Tokenizer
 
@@ -54,7 +55,7 @@ class PromptTemplate:
         text = self.prompt
         if self.chat:
             message = self.prompt.replace(_SLOT, _SENTINEL)
-            text = _render_chat(message, tokenizer).replace(_SENTINEL, _SLOT)
+            text = chat.render(message, tokenizer).replace(_SENTINEL, _SLOT)
             if text.count(_SLOT) != 1:
                 raise ValueError(f"the chat template of {tokenizer.name} loses the user's message, or repeats it")
         before, _, after = text.partition(_SLOT)
@@ -67,11 +68,11 @@ class PromptTemplate:
         whole even where they alone are more than that.
         """
         passages = self.search_failed if hits is None else self._passages(hits)
-        whole = tokenizer.encode(self.opening + passages + self.closing)
+        whole = tokenizer.encode_template(self.opening, passages, self.closing)
         if len(whole) <= budget:
             return whole, False
-        least, closing = len(tokenizer.encode(self.opening)), tokenizer.encode(self.closing)
-        body = tokenizer.encode(self.opening + passages)[: max(budget - len(closing), least)]
+        least, closing = len(tokenizer.encode_template(self.opening)), tokenizer.encode_template(self.closing)
+        body = tokenizer.encode_template(self.opening, passages)[: max(budget - len(closing), least)]
         while len(body) > least and tokenizer.decode(body).endswith("\ufffd"):
             body.pop()  # the cut went through a character
         return body + closing, True
@@ -156,28 +157,3 @@ def get(template: str | PromptTemplate) -> PromptTemplate:
     if template not in TEMPLATES:
         raise ValueError(f"unknown prompt {template!r}; there are: {', '.join(TEMPLATES)}; or give a PromptTemplate")
     return TEMPLATES[template]
-
-
-def _render_chat(message: str, tokenizer: Tokenizer) -> str:
-    """The chat of one user's message, up to where the assistant begins."""
-    if tokenizer.chat_template is None:
-        raise ValueError(f"{tokenizer.name} has no chat template: use another prompt, such as 'search-r1'")
-    try:
-        from jinja2.ext import loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError as error:
-        raise ImportError("a chat prompt needs jinja2: pip install 'search-gym[train]'") from error
-
-    def fail(reason: str) -> None:
-        raise ValueError(f"the chat template of {tokenizer.name} refuses the prompt: {reason}")
-
-    # Sandboxed, for a template comes with a model that was downloaded.
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.globals["raise_exception"] = fail
-    control = {i: token for token, i in tokenizer.control_tokens.items()}
-    return environment.from_string(tokenizer.chat_template).render(
-        messages=[{"role": "user", "content": message}],
-        add_generation_prompt=True,
-        eos_token=control.get(tokenizer.eos_id, ""),
-        bos_token="" if tokenizer.bos_id is None else control.get(tokenizer.bos_id, ""),
-    )
