@@ -37,16 +37,35 @@ class TurnReader:
         """Read one more token. True as soon as a closing tag is complete."""
         new = self._stream.push(token)
         window = self._tail + new  # a tag that is not complete yet has its beginning in the tail
-        start = self._length - len(self._tail)
         self._parts.append(new)
         self._length += len(new)
         self._tail = window[-_LONGEST_TAG:]
-        if self.closed_by is None:
+        if ">" in new and self.closed_by is None:  # the last character of every tag
             found = [(at, tag) for tag in CLOSES if (at := window.find(tag)) >= 0]
             if found:
                 at, self.closed_by = min(found)
-                self._close_at = start + at
+                self._close_at = self._length - len(window) + at
         return self.closed_by is not None
+
+    def read_whole(self, ids: list[int]) -> bool:
+        """Read a turn at once where its last id closes it, several times as fast as one by one, and to the same end.
+
+        Args:
+            ids: the ids of the turn from its beginning.
+
+        Returns:
+            Whether that was so. If not, nothing was read: push them.
+        """
+        text = self._stream.tokenizer.decode(ids)
+        if self._parts or "\ufffd" in text or ">" not in text:  # what is no text depends on how it is cut
+            return False
+        found = [(at, tag) for tag in CLOSES if (at := text.find(tag)) >= 0]
+        before = self._stream.tokenizer.decode(ids[:-1]) if found else ""
+        if not found or any(tag in before for tag in CLOSES):
+            return False
+        self._close_at, self.closed_by = min(found)
+        self._parts, self._length = [text], len(text)
+        return True
 
     def body(self) -> str | None:
         """What stands between the closing tag and its opening one, stripped.

@@ -97,8 +97,7 @@ class Episode:
         """How many more ids the current turn may hold; 0 where no id is expected."""
         if self.done or self.pending is not None:
             return 0
-        used = len(self.ids) - self._turn_start
-        return min(self.rules.max_turn_tokens - used, self.rules.max_context_tokens - len(self.ids))
+        return self._turn_limit - len(self.ids)
 
     def feed(self, ids: Sequence[int], logprobs: Sequence[float] | None = None) -> list[Event]:
         """Take the ids that the policy sampled, in order.
@@ -111,16 +110,12 @@ class Episode:
             What the ids led to; empty while the turn goes on.
 
         Raises:
-            ValueError: if the episode is over, a search is pending, ids go on past the end of the turn, or one is
-                outside the vocabulary. The ids before that one have been taken.
+            ValueError: if the episode is over, a search is pending, or an id is outside the vocabulary: none is taken
+                then. And if ids go on past the end of the turn: those before it have been taken.
         """
-        if logprobs is not None and len(logprobs) != len(ids):
-            raise ValueError(f"{len(ids)} ids came with {len(logprobs)} log-probabilities")
-        events: list[Event] = []
-        for position, token in enumerate(ids):
-            if events:
-                raise ValueError(f"ids go on past the end of the turn, from position {position} of {len(ids)}")
-            events = self._push(token, 0.0 if logprobs is None else float(logprobs[position]))
+        events, taken = self._take(ids, logprobs)
+        if taken < len(ids):
+            raise ValueError(f"ids go on past the end of the turn, from position {taken} of {len(ids)}")
         return events
 
     def feed_turn(self, ids: Sequence[int], logprobs: Sequence[float] | None = None) -> tuple[list[Event], int]:
@@ -135,18 +130,10 @@ class Episode:
             turn (what an engine sampled past `</search>`, or past the turn's limit) are no part of the episode.
 
         Raises:
-            ValueError: if the episode is over, a search is pending, or an id is outside the vocabulary.
+            ValueError: if the episode is over, a search is pending, or an id is outside the vocabulary: none is taken.
         """
-        if logprobs is not None and len(logprobs) != len(ids):
-            raise ValueError(f"{len(ids)} ids came with {len(logprobs)} log-probabilities")
-        for token in ids:  # before any of them is taken, for a turn is taken whole or not at all
-            self.checked(token)
-        for position, token in enumerate(ids):
-            events = self._push(token, 0.0 if logprobs is None else float(logprobs[position]))
-            if events:
-                return events, position + 1
-        self._expect_policy()
-        return self._refuse("the turn ended without an action", self._template.unreadable), len(ids)
+        events, taken = self._take(ids, logprobs)
+        return events or self._refuse("the turn ended without an action", self._template.unreadable), taken
 
     def observe(self, found: Sequence[Hit] | SearchFailed) -> list[Event]:
         """Insert what the pending search found, best first, or the word that it failed.
@@ -206,23 +193,42 @@ class Episode:
         """The whole dialogue as text, for people."""
         return self.tokenizer.decode(self.ids)
 
-    def _expect_policy(self) -> None:
+    def checked(self, ids: Sequence[SupportsIndex]) -> list[int]:
+        """The ids as ints. ValueError: one is outside the vocabulary; TypeError: it is no whole number."""
+        checked, size = list(map(operator.index, ids)), self.tokenizer.vocab_size
+        if checked and not 0 <= min(checked) <= max(checked) < size:
+            stranger = next(token for token in checked if not 0 <= token < size)
+            raise ValueError(f"token {stranger} is outside the vocabulary of {size} ids")
+        return checked
+
+    def _take(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> tuple[list[Event], int]:
+        """Take ids until one ends the turn; what that led to, and how many were taken."""
         if self.done:
             raise ValueError(f"the episode of question {self.question.id!r} is over: it takes no more ids")
         if self.pending is not None:
             raise ValueError("a search is pending: hand its passages to observe() before the next id")
+        if logprobs is not None and len(logprobs) != len(ids):
+            raise ValueError(f"{len(ids)} ids came with {len(logprobs)} log-probabilities")
+        checked = self.checked(ids)
+        given = [0.0] * len(checked) if logprobs is None else list(map(float, logprobs))
+        if self._is_whole_turn(checked):
+            self.ids += checked
+            self.mask += [1] * len(checked)
+            self.logprobs += given
+            return self._act(), len(checked)
+        for position, token in enumerate(checked):
+            events = self._push(token, given[position])
+            if events:
+                return events, position + 1
+        return [], len(checked)
 
-    def checked(self, token: SupportsIndex) -> int:
-        """The id as an int. ValueError: it is outside the vocabulary; TypeError: it is no whole number."""
-        token = operator.index(token)
-        if not 0 <= token < self.tokenizer.vocab_size:
-            raise ValueError(f"token {token} is outside the vocabulary of {self.tokenizer.vocab_size} ids")
-        return token
+    def _is_whole_turn(self, ids: list[int]) -> bool:
+        """Whether the ids are a turn from its beginning to the tag that its last id completes; it is read then."""
+        begins, fits = len(self.ids) == self._turn_start, 1 < len(ids) <= self.room
+        return begins and fits and self.tokenizer.eos_ids.isdisjoint(ids) and self._reader.read_whole(ids)
 
     def _push(self, token: int, logprob: float) -> list[Event]:
         """Take one id; what it led to, where it ends the turn."""
-        self._expect_policy()
-        token = self.checked(token)
         self.ids.append(token)
         self.mask.append(1)
         self.logprobs.append(logprob)
@@ -230,11 +236,12 @@ class Episode:
             return self._act()
         if token in self.tokenizer.eos_ids:
             return self._refuse("the turn ended without an action", self._template.unreadable)
-        return self._out_of_room() if self.room <= 0 else []
+        return self._out_of_room() if len(self.ids) >= self._turn_limit else []
 
     def _begin_turn(self) -> None:
         self._reader = TurnReader(self.tokenizer)
         self._turn_start = len(self.ids)
+        self._turn_limit = min(self._turn_start + self.rules.max_turn_tokens, self.rules.max_context_tokens)
 
     def _act(self) -> list[Event]:
         """The turn has a closing tag: carry out what it closes."""

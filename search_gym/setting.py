@@ -126,18 +126,17 @@ class Seat:
         self._written, self._rewarded = 0, 0.0
         self.unused_ids = 0
 
-    def checked_token(self, action: Any) -> int:
-        """An id that `feed_token` can take."""
-        return self.playing().checked(action)
+    def checked_token(self, action: Any) -> list[int]:
+        """The id, as `feed_token` takes it."""
+        return self.playing().checked([action])
 
-    def feed_token(self, action: int) -> None:
+    def feed_token(self, action: Sequence[int]) -> None:
         """Take one id."""
-        self.playing().feed([action])
+        self.playing().feed(action)
 
     def checked_turn(self, action: Any) -> list[int]:
-        """Ids that `feed_turn` can take."""
-        episode = self.playing()
-        return [episode.checked(token) for token in _ids(action)]
+        """The ids of a turn, as `feed_turn` takes them."""
+        return self.playing().checked(_ids(action))
 
     def feed_turn(self, action: Sequence[int]) -> None:
         """Take a whole turn."""

@@ -80,6 +80,22 @@ def test_any_text_in_any_tokens_reads_as_the_whole_text(name: str, data: st.Data
 
 
 @EVERY
+@given(data=st.data(), text=WRITTEN.map("".join), noise=st.lists(st.integers(0, 300), max_size=2))
+@settings(max_examples=60)
+def test_a_turn_at_once_is_the_turn_id_by_id(name: str, data: st.DataObject, text: str, noise: list[int]) -> None:
+    tokenizer = family(name)
+    ids = [*data.draw(split(name, text)), *noise, *data.draw(split(name, data.draw(st.sampled_from(PIECES))))]
+    whole, single = (Episode(QUESTION, tokenizer, Rules(prompt="brief", max_turn_tokens=60)) for _ in range(2))
+    events, taken = whole.feed_turn(ids)
+    events_of_single = [event for i in ids[:taken] for event in single.feed([i])]
+    if events_of_single:
+        assert events == events_of_single
+        assert whole.trajectory() == single.trajectory()
+    else:
+        assert whole.turns[0].argument == "the turn ended without an action"
+
+
+@EVERY
 @given(data=st.data())
 @settings(max_examples=60)
 def test_no_run_of_ids_hides_a_tag(name: str, data: st.DataObject) -> None:
