@@ -118,7 +118,7 @@ class Tokenizer:
         return self._pieces[token]
 
     def _controlled(self, text: str) -> list[int]:
-        # In a batch of one: only batches can do without the places of tokens in the text, which take a fifth of the time.
+        # In a batch of one: only batches can leave out the places of tokens in the text, a fifth of the time.
         return self.backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     def _controls(self, ids: Sequence[int]) -> list[int]:

@@ -43,7 +43,7 @@ class TrainerConfig:
     updated is not the one that sampled."""
     epochs: int = 1
     """Passes over a rollout batch."""
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-4
     """Of AdamW."""
     weight_decay: float = 0.0
     """Of AdamW."""

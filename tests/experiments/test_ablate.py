@@ -85,7 +85,7 @@ def test_a_comparison_that_was_stopped_goes_on(finished: Path) -> None:
 
 def test_other_settings_need_another_folder(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(finished, "--learning-rate", "0.5") == 2
-    assert "trainer.learning_rate: 0.0003 -> 0.5" in capsys.readouterr().err
+    assert "trainer.learning_rate: 0.0001 -> 0.5" in capsys.readouterr().err
 
 
 @pytest.mark.slow
