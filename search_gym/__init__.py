@@ -20,21 +20,27 @@ if TYPE_CHECKING:
     from search_gym.questions.world import World as World
     from search_gym.retrieval import Hit as Hit
     from search_gym.retrieval import Passage as Passage
+    from search_gym.retrieval import SearchFailed as SearchFailed
+    from search_gym.rewards import Outcome as Outcome
     from search_gym.rules import Rules as Rules
+    from search_gym.sources import QuestionSpec as QuestionSpec
     from search_gym.trajectory import Trajectory as Trajectory
 
 __all__ = [
-    "Episode", "Hit", "Passage", "Question", "Rules", "Trajectory", "World", "prompts", "rewards", "tokenizers",
-    "trajectory",
+    "Episode", "Hit", "Outcome", "Passage", "Question", "QuestionSpec", "Rules", "SearchFailed", "Trajectory", "World",
+    "prompts", "rewards", "tokenizers", "trajectory",
 ]  # fmt: skip
 
 _MODULES = ("prompts", "rewards", "tokenizers", "trajectory")
 _NAMES = {
     "Episode": "search_gym.episode",
     "Hit": "search_gym.retrieval",
+    "Outcome": "search_gym.rewards",
     "Passage": "search_gym.retrieval",
     "Question": "search_gym.questions",
+    "QuestionSpec": "search_gym.sources",
     "Rules": "search_gym.rules",
+    "SearchFailed": "search_gym.retrieval",
     "Trajectory": "search_gym.trajectory",
     "World": "search_gym.questions.world",
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,8 +12,9 @@ from search_gym import tokenizers
 from search_gym.episode import Episode
 from search_gym.prompts import TEMPLATES, PromptTemplate
 from search_gym.questions import Question
-from search_gym.retrieval import Hit
+from search_gym.retrieval import Hit, SearchFailed
 from search_gym.rules import Answer, Invalid, Rules, Search, Truncated
+from search_gym.searching import carry_out
 from search_gym.trajectory import Trajectory
 
 TOKENIZER = tokenizers.embedded()
@@ -255,3 +258,55 @@ def test_a_template_must_hold_the_question() -> None:
     assert "{braces}" in Episode(
         QUESTION, TOKENIZER, Rules(prompt=PromptTemplate("{braces} {question}", "<i>", "</i>"))
     ).text  # fmt: skip
+
+
+def test_a_search_that_failed_is_not_one_that_found_nothing() -> None:
+    game, empty = episode(search_cost=0.25), episode(search_cost=0.25)
+    for one in (game, empty):
+        say(one, "<search> France </search>")
+    assert game.observe(SearchFailed("no answer in 30 s")) == []
+    empty.observe([])
+    texts = [TOKENIZER.decode(one.ids[slice(*one.turns[0].inserted)]) for one in (game, empty)]
+    assert texts == [
+        "<information>The search failed. Try again.</information>",
+        "<information>No passages were found.</information>",
+    ]
+    assert (game.searches, game.failed_searches, empty.failed_searches) == (1, 1, 0)
+    assert (game.turns[0].failed, empty.turns[0].failed) == ("no answer in 30 s", "")
+    assert game.reward == -0.25  # it was asked for, whatever came of it
+    assert check(game).turns[0].failed == "no answer in 30 s"
+    say(game, "<answer> Paris </answer>")
+    assert check(game).em == 1.0
+    with pytest.raises(ValueError, match="a search that failed has a reason"):
+        SearchFailed("")
+
+
+def test_a_failed_search_leaves_the_others_of_its_batch_alone() -> None:
+    class Flaky:
+        def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchFailed]:
+            return [SearchFailed("down") if "b" in query else [HIT] for query in queries]
+
+    games = [episode() for _ in range(4)]
+    for game, text in zip(
+        games, ("<search> a </search>", "<search> b </search>", "so", "<search> c </search>"), strict=True
+    ):
+        say(game, text)
+    carry_out(games, Flaky())
+    assert [game.failed_searches for game in games] == [0, 1, 0, 0]
+    assert [len(game.turns[0].hits) if game.turns else None for game in games] == [1, 0, None, 1]
+
+
+def test_a_turn_is_taken_whole_or_not_at_all() -> None:
+    game = episode()
+    before = list(game.ids)
+    for take in (game.feed, game.feed_turn):
+        for ids, error in (([1, TOKENIZER.vocab_size], ValueError), ([1, -1], ValueError), ([1, 2.0], TypeError)):
+            with pytest.raises(error):
+                take(ids)  # pyright: ignore[reportArgumentType]
+    assert game.ids == before
+    more = TOKENIZER.encode(" and more")
+    turn = TOKENIZER.encode("<search> a </search>")
+    events, taken = game.feed_turn([*turn, *more], [-1.0] * (len(turn) + len(more)))
+    assert (events, taken) == ([Search("a")], len(turn))
+    with pytest.raises(ValueError, match="a search is pending"):
+        game.feed_turn([])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from playing import SMALL, TOKENIZER, turn_ids
 
 from search_gym.retrieval import Hit, Passage
@@ -186,3 +187,18 @@ def test_misuse_is_refused() -> None:
     env.reset(seed=0)
     with pytest.raises(ValueError, match=r"Short\.search was asked 2 queries and gave 1 results"):
         env.step([TOKENIZER.encode("<search> Selby </search>")] * 2)
+
+
+@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_vector_wrappers_of_gymnasium_work_on_top(name: str, mode: AutoresetMode) -> None:
+    env = RecordEpisodeStatistics(gymnasium.make_vec(name, num_envs=2, autoreset_mode=mode, **SMALL))
+    _, infos = env.reset(seed=0)
+    terminated = np.zeros(2, bool)
+    answer = TOKENIZER.encode("<answer> x </answer>")
+    plan = [(i, i) for i in answer] if name == "SearchQA-v0" else [(answer, answer)]
+    for actions in plan:
+        _, _, terminated, _, infos = env.step(np.array(actions) if name == "SearchQA-v0" else actions)
+    assert terminated.all()
+    final = infos["final_info"] if mode is AutoresetMode.SAME_STEP and "episode" not in infos else infos
+    assert final["episode"]["l"].tolist() == [len(plan)] * 2
