@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 export OMP_WAIT_POLICY ?= PASSIVE
 ABLATE ?= --algos grpo,sapo --seeds 3
 
-.PHONY: ablate test check lint types smollm2 warm-start clean
+.PHONY: ablate test check lint types smollm2 warm-start peers clean
 
 ablate: $(VENV)/.train  ## train GRPO and SAPO on the embedded world, and compare them
 	$(BIN)/python experiments/ablate.py $(ABLATE)
@@ -32,6 +32,11 @@ smollm2: $(VENV)/.train  ## install SmolLM2-135M, for --model smollm2
 
 warm-start: $(VENV)/.train  ## make the embedded policy again
 	$(BIN)/python experiments/warm_start.py
+
+# In an environment of their own, for they ask for much. datasets is needed to import gem's question environment.
+peers:  ## install what benchmarks/env_speed.py compares with
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --constraint constraints.txt --requirement benchmarks/peers.txt
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)

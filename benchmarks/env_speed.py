@@ -1,11 +1,6 @@
-"""How fast the environments are, beside skyrl-gym and gem-llm on the same recorded turns.
+"""How fast are the environments? search-gym beside skyrl-gym and gem-llm, on the same dialogues, in one run.
 
-    python benchmarks/env_speed.py                               # ours alone
-    python benchmarks/env_speed.py --peers-python PEERS/bin/python
-    python benchmarks/env_speed.py --data ../shared/data …       # recorded dialogues of a trained model
-
-Contenders take turns, pass after pass over the same dialogues, and the median of their passes counts. Read the ratios:
-machines differ. benchmarks/README.md has the last figures, and says what is compared.
+python benchmarks/env_speed.py --peers-python .venv-peers/bin/python
 """
 
 from __future__ import annotations
@@ -16,179 +11,173 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-import gymnasium
-import tokenizers
-from workload import Workload, embedded, recorded
-
-import search_gym  # noqa: F401  (registers the environments)
-from search_gym.questions import Question
-from search_gym.tokenizers import Tokenizer
-
-PLACES = 64
-# Side by side, some are still under way when others are done: the more rounds, the less that weighs.
-ROUNDS = 4
 ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:  # a script has its own folder there
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks import workloads
+from benchmarks.worker import MODULES, RETRIEVALS
+from benchmarks.workloads import Workload
+
+DATA = ROOT.parent / "shared" / "data"
+OURS = "search-gym"
+PEERS = tuple(library for library in MODULES if library != OURS)
+TITLES = {"none": "environment alone (what a query finds is known)", "bm25": "with retrieval (BM25 in process)"}
 
 
-class Ours:
-    """Our environments over a workload."""
+class Contestant(NamedTuple):
+    """A library, in one of the forms that it can be played in."""
 
-    def __init__(self, work: Workload) -> None:
-        self._work = work
-        self.vector_turns = 0
-        """Turns that the last call of `vector` played."""
-        backend = tokenizers.Tokenizer.from_file(work.tokenizer)
-        questions = [Question(str(i), d.question, tuple(d.golds)) for i, d in enumerate(work.dialogues)]
-        self._setting: dict[str, Any] = {
-            "questions": questions,
-            "retriever": work.retriever,
-            "tokenizer": Tokenizer(backend, eos_ids=[0]),
-            "order": "sequential",
-            "max_searches": 8,
-            "max_turn_tokens": 2048,
-            "max_observation_tokens": 2048,
-            "max_context_tokens": 8192,
-        }
-
-    def tokens(self) -> list[float]:
-        """SearchQA-v0, an id a step."""
-        return self._one("SearchQA-v0", [[i for ids in d.ids for i in ids] for d in self._work.dialogues])
-
-    def turns(self) -> list[float]:
-        """SearchQATurns-v0, a turn a step."""
-        return self._one("SearchQATurns-v0", [d.ids for d in self._work.dialogues])
-
-    def vector(self) -> list[float]:
-        """SearchQATurns-v0, 64 side by side, until every dialogue was played `ROUNDS` times."""
-        env = gymnasium.make_vec("SearchQATurns-v0", num_envs=PLACES, autoreset_mode="same_step", **self._setting)
-        dialogues, rewards, ended, self.vector_turns = self._work.dialogues, {}, 0, 0
-        _, infos = env.reset()
-        playing, at = infos["question_id"].astype(int), [0] * PLACES
-        while ended < ROUNDS * len(dialogues) or len(rewards) < len(dialogues):
-            actions = tuple(dialogues[i].ids[turn] for i, turn in zip(playing, at, strict=True))
-            _, earned, terminated, truncated, infos = env.step(actions)
-            over = terminated | truncated
-            ended, self.vector_turns = ended + int(over.sum()), self.vector_turns + PLACES
-            for place in range(PLACES):
-                at[place] += 1
-                if over[place]:
-                    rewards[int(playing[place])] = float(earned[place])
-                    at[place] = 0
-            playing = infos["question_id"].astype(int)
-        return [rewards[i] for i in range(len(dialogues))]
-
-    def per_pass(self, result: tuple[float, list[float]]) -> tuple[float, list[float]]:
-        """What the vector environment took for as many turns as the dialogues have."""
-        turns = sum(len(dialogue.turns) for dialogue in self._work.dialogues)
-        return result[0] * turns / self.vector_turns, result[1]
-
-    def _one(self, name: str, plans: list[list[Any]]) -> list[float]:
-        env, rewards = gymnasium.make(name, disable_env_checker=True, **self._setting), []
-        for plan in plans:
-            env.reset()
-            for action in plan:
-                _, reward, *_ = env.step(action)
-            rewards.append(float(reward))
-        return rewards
+    library: str
+    form: str
 
 
-class Peers:
-    """The peers, in an interpreter of their own."""
+class Rate(NamedTuple):
+    """What was played in a second."""
 
-    def __init__(self, python: Path, work: Workload, folder: Path) -> None:
-        path = work.save(folder / "workload.json")
-        self._worker = subprocess.Popen(
-            [python, ROOT / "benchmarks" / "peers.py", path],
+    turns: float
+    tokens: float
+
+
+class Worker:
+    """A library in a process of its own; see `benchmarks.worker`."""
+
+    def __init__(self, library: str, python: str, workload: Path) -> None:
+        self.library = library
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the process
+        self._process = subprocess.Popen(
+            [python, "-m", "benchmarks.worker", library, str(workload)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._log,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            cwd=ROOT,
+            # A batch of texts would be encoded by as many threads as there are cores: all have one.
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TOKENIZERS_PARALLELISM": "false"},
         )
-
-    def play(self, name: str, mode: str) -> tuple[float, list[float]]:
-        """Seconds that a pass took, and the rewards."""
-        assert self._worker.stdin is not None
-        assert self._worker.stdout is not None
-        print(name, mode, file=self._worker.stdin, flush=True)
-        answer = self._worker.stdout.readline()
-        if not answer:
-            raise RuntimeError(f"the peers' interpreter stopped with status {self._worker.wait()}: see above")
-        row = json.loads(answer)
-        return row["seconds"], row["rewards"]
+        self.forms: list[str] = self._answer()
 
     def close(self) -> None:
-        """End the worker."""
-        assert self._worker.stdin is not None
-        self._worker.stdin.close()
-        self._worker.wait()
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+        self._log.close()
+
+    def rate(self, form: str, retrieval: str, seconds: float) -> Rate:
+        """Measure once."""
+        assert self._process.stdin is not None
+        request = {"form": form, "retrieval": retrieval, "seconds": seconds}
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        answer = self._answer()
+        return Rate(answer["turns"] / answer["seconds"], answer["tokens"] / answer["seconds"])
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._log.seek(0)
+            said = "".join(self._log.readlines()[-15:])
+            self.close()
+            raise RuntimeError(f"the benchmark of {self.library} stopped:\n{said}")
+        return json.loads(line)
 
 
-def timed(play: Callable[[], list[float]]) -> tuple[float, list[float]]:
-    """Seconds that a pass took, and the rewards."""
-    started = time.perf_counter()
-    rewards = play()
-    return time.perf_counter() - started, rewards
+def compare(
+    workload: Workload, pythons: Mapping[str, str], repeats: int, seconds: float
+) -> Iterator[tuple[str, dict[Contestant, list[Rate]]]]:
+    """For each kind of retrieval, `repeats` rates of every contestant, measured in turn."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        path = Path(folder) / "workload.json"
+        workload.save(path)
+        workers = []
+        for library, python in pythons.items():
+            workers.append(Worker(library, python, path))
+            stack.callback(workers[-1].close)
+        for retrieval in RETRIEVALS:
+            rates: dict[Contestant, list[Rate]] = {}
+            for _ in range(repeats):
+                # One after another, so that what slows the machine down for a while slows all of them.
+                for worker in workers:
+                    for form in worker.forms:
+                        rate = worker.rate(form, retrieval, seconds)
+                        rates.setdefault(Contestant(worker.library, form), []).append(rate)
+            yield retrieval, rates
 
 
-def measure(work: Workload, python: Path | None, repeats: int, folder: Path) -> None:
-    """Let all contenders play, and print a table."""
-    ours, peers = Ours(work), None if python is None else Peers(python, work, folder)
-    contenders: dict[str, Callable[[], tuple[float, list[float]]]] = {
-        "SearchQA-v0": lambda: timed(ours.tokens),
-        "SearchQATurns-v0": lambda: timed(ours.turns),
-        f"SearchQATurns-v0 × {PLACES}": lambda: ours.per_pass(timed(ours.vector)),
-    }
+def table(rates: Mapping[Contestant, Sequence[Rate]]) -> list[str]:
+    """Lines of Markdown: medians, and each form of ours against the faster peer of either kind."""
+    middle = {c: Rate(median(r.turns for r in of), median(r.tokens for r in of)) for c, of in rates.items()}
+    best = {}
+    for kind in ("text", "ids"):
+        peers = [c for c in middle if c.library != OURS and c.form.startswith(kind)]
+        if peers:
+            best[kind] = max(peers, key=lambda c: middle[c].turns)
+    titles = [f"× {best[kind].library}, {best[kind].form}" for kind in best]
+    lines = [
+        " | ".join(["", "library", "form", "turns/s", "tokens/s", *titles, ""]).strip(),
+        "| --- | --- " + "| ---: " * (2 + len(titles)) + "|",
+    ]
+    for contestant, rate in middle.items():
+        # Of rates that were measured one after the other, not of the medians.
+        ratios = [
+            f"{median(a.turns / b.turns for a, b in zip(rates[contestant], rates[peer], strict=True)):.2f}"
+            for peer in best.values()
+        ]
+        cells = [contestant.library, contestant.form, f"{rate.turns:,.0f}", f"{rate.tokens:,.0f}", *ratios]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    args = _parser().parse_args(arguments)
+    pythons = {OURS: sys.executable}
+    peers: str | None = args.peers_python
     if peers is not None:
-        for mode in ("text", "ids"):
-            for name in ("skyrl-gym", "gem-llm"):
-                contenders[f"{name}, {mode}"] = lambda name=name, mode=mode: peers.play(name, mode)
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    expected = None
-    for repeat in range(repeats + 1):
-        for name, play in contenders.items():
-            took, rewards = play()
-            expected = expected or rewards
-            if rewards != expected:
-                raise RuntimeError(f"{name} does not score these dialogues as the others do: the work is not the same")
-            if repeat:  # the first pass warms up
-                seconds[name].append(took)
-    if peers is not None:
-        peers.close()
-    report(work, {name: median(took) for name, took in seconds.items()})
-
-
-def report(work: Workload, seconds: dict[str, float]) -> None:
-    """A line for each contender, with its speed in that of the faster peer, taking text and taking ids."""
-    turns = sum(len(d.turns) for d in work.dialogues)
-    tokens = sum(len(ids) for d in work.dialogues for ids in d.ids)
-    print(f"\n{work.name}: {len(work.dialogues)} dialogues, {turns} turns, {tokens} tokens of the policy")
-    print(f"{'':24}{'turns/s':>10}{'tokens/s':>12}{'× text':>9}{'× ids':>9}")
-    fastest = {m: min((s for n, s in seconds.items() if n.endswith(f", {m}")), default=None) for m in ("text", "ids")}
-    for name, took in seconds.items():
-        ratios = "".join(f"{'–' if best is None else f'{best / took:.2f}':>9}" for best in fastest.values())
-        print(f"{name:24}{turns / took:>10.0f}{tokens / took:>12.0f}{ratios}")
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers-python", type=Path, help="an interpreter that has skyrl-gym and gem-llm")
-    parser.add_argument("--data", type=Path, help="a folder with trajectories/bamboogle.jsonl and wiki18/corpus.jsonl")
-    parser.add_argument("--size", type=int, default=256, help="dialogues in the embedded world (default: 256)")
-    parser.add_argument("--repeats", type=int, default=5, help="passes that count (default: 5)")
-    args = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        works = embedded(args.size, folder) + ([] if args.data is None else recorded(args.data, folder))
-        for work in works:
-            measure(work, args.peers_python, args.repeats, folder)
+        pythons |= dict.fromkeys(PEERS, peers)
+    else:
+        print("search-gym alone: give --peers-python to compare, see benchmarks/README.md")
+    with tempfile.TemporaryDirectory() as folder:
+        for workload in _workloads(args, Path(folder)):
+            size = f"{len(workload.dialogues)} dialogues, {workload.turns} turns, {workload.tokens} tokens"
+            print(f"\n## {workload.name}: {size}")
+            for retrieval, rates in compare(workload, pythons, args.repeats, args.seconds):
+                print(f"\n### {TITLES[retrieval]}\n")
+                print("\n".join(table(rates)), flush=True)
     return 0
+
+
+def _workloads(args: argparse.Namespace, folder: Path) -> Iterator[Workload]:
+    yield workloads.embedded(args.size)
+    missing = [str(file) for file in (args.recorded, args.corpus) if not file.exists()]
+    if args.embedded_only:
+        return
+    if missing:
+        print(f"\nthe recorded dialogues are left out, for there is no {' and no '.join(missing)}")
+        return
+    yield workloads.recorded(args.recorded, args.corpus, args.size, folder / "tokenizer")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers-python", help="an interpreter that has skyrl-gym, gem-llm and search-gym's own needs")
+    parser.add_argument(
+        "--recorded", type=Path, default=DATA / "trajectories" / "bamboogle.jsonl", help="recorded dialogues, JSONL"
+    )
+    parser.add_argument(
+        "--corpus", type=Path, default=DATA / "wiki18" / "corpus.jsonl", help="the corpus for them, FlashRAG JSONL"
+    )
+    parser.add_argument("--embedded-only", action="store_true", help="play no recorded dialogues")
+    parser.add_argument("--size", type=int, default=128, help="dialogues of each kind, at most")
+    parser.add_argument("--repeats", type=int, default=5, help="measurements of each, of which the median counts")
+    parser.add_argument("--seconds", type=float, default=0.2, help="how long a measurement lasts at least")
+    return parser
 
 
 if __name__ == "__main__":

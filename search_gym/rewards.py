@@ -209,8 +209,8 @@ def evaluate(reward: Reward, outcome: Outcome, question_id: str) -> float:
     """
     value = reward(outcome)
     number = None
-    # float() would read a string as well.
-    if isinstance(value, SupportsFloat | SupportsIndex):
+    # float() would read a string as well. What is a float already comes first, for the protocols take long to look at.
+    if isinstance(value, float | SupportsFloat | SupportsIndex):
         try:
             number = float(value)
         except Exception:  # an array of several numbers says so in the way of its library

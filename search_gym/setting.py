@@ -101,12 +101,15 @@ class Seat:
 
     Args:
         setting: that of the environment, shared by all of its seats.
-        order: the questions that the seat asks, without end. Those of a vector environment may share one.
+        arrays: where the seat writes its tokens and its loss mask, as rows among those of others; its own unless given.
     """
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, arrays: tuple[np.ndarray, np.ndarray] | None = None) -> None:
         self.setting = setting
+        size = setting.rules.max_context_tokens
+        self._tokens, self._mask = arrays or (np.empty(size, np.int32), np.empty(size, np.int8))
         self.order: Iterator[Question] | None = None
+        """The questions that the seat asks, without end. Those of a vector environment may share one."""
         self.episode: Episode | None = None
         self.unused_ids = 0
         """How many ids of the last turn came after its end, see `Episode.feed_turn`."""
@@ -120,9 +123,8 @@ class Seat:
         else:
             chosen = next(self.order)
         self.episode = Episode(chosen, self.setting.tokenizer, self.setting.rules)
-        size = self.setting.rules.max_context_tokens
-        self._tokens = np.full(size, self.setting.tokenizer.pad_id, np.int32)
-        self._mask = np.zeros(size, np.int8)
+        self._tokens.fill(self.setting.tokenizer.pad_id)
+        self._mask.fill(0)
         self._written, self._rewarded = 0, 0.0
         self.unused_ids = 0
 
@@ -157,20 +159,23 @@ class Seat:
         earned, self._rewarded = self.episode.reward - self._rewarded, self.episode.reward
         return earned
 
-    def write(self) -> tuple[np.ndarray, int, np.ndarray]:
-        """The arrays of the observation: tokens, their number, loss mask. They go on being written to: copy them."""
+    def write(self) -> int:
+        """Bring the arrays of the observation up to date; the number of tokens in them."""
         assert self.episode is not None
         ids, mask, start, length = self.episode.ids, self.episode.mask, self._written, len(self.episode.ids)
         # Only what is new is written, so that a step costs the same at the end of a long episode as at its beginning.
-        self._tokens[start:length] = ids[start:]
-        self._mask[start:length] = mask[start:]
+        if length == start + 1:  # as a slice, a single number becomes an array first, which takes ten times as long
+            self._tokens[start], self._mask[start] = ids[start], mask[start]
+        else:
+            self._tokens[start:length] = ids[start:]
+            self._mask[start:length] = mask[start:]
         self._written = length
-        return self._tokens, length, self._mask
+        return length
 
     def observation(self) -> Observation:
         """The observation, in arrays of its own."""
-        tokens, length, mask = self.write()
-        return {"tokens": tokens.copy(), "length": np.int64(length), "loss_mask": mask.copy()}
+        length = self.write()
+        return {"tokens": self._tokens.copy(), "length": np.int64(length), "loss_mask": self._mask.copy()}
 
     def info(self, *, turns: bool) -> Info:
         """What `SearchQAEnv` documents; with `turns`, `unused_ids` as well."""

@@ -68,6 +68,8 @@ class Tokenizer:
         self._inert = _without(description, self.control_tokens)
         self._control_ids = frozenset(self.control_tokens.values())
         self._pieces: dict[int, str] = {}
+        self.concatenates = (description.get("decoder") or {}).get("type") == "ByteLevel"
+        """Whether the text of ids is that of each of them, one after the other, but for characters in parts."""
         for tag in TAGS:
             if self.decode(self.encode(tag)).strip() != tag:
                 raise ValueError(f"{name} cannot spell {tag}: it reads {self.decode(self.encode(tag))!r} instead")
@@ -142,6 +144,11 @@ class TextStream:
 
     def push(self, token: int) -> str:
         """The characters that `token` completes: often a word, nothing while a character is incomplete."""
+        if self.tokenizer.concatenates and not self._pending:
+            piece = self.tokenizer.piece(token)
+            if not piece.endswith("\ufffd"):
+                self._before, self._read = [], ""
+                return piece
         self._pending.append(token)
         text = self.tokenizer.decode(self._before + self._pending)
         if not text.endswith("\ufffd"):

@@ -52,7 +52,9 @@ class EpisodeVectorEnv(VectorEnv[Observation, Action, np.ndarray], Generic[Actio
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.ended: dict[int, Episode] = {}
         """The episodes that ended in the last step, by place; with SAME_STEP others have begun there already."""
-        self._seats = [Seat(self.setting) for _ in range(num_envs)]
+        size = num_envs, self.setting.rules.max_context_tokens
+        self._tokens, self._masks = np.empty(size, np.int32), np.empty(size, np.int8)
+        self._seats = [Seat(self.setting, rows) for rows in zip(self._tokens, self._masks, strict=True)]
         self._rngs: list[np.random.Generator | None] = [None] * num_envs
         self._steps = np.zeros(num_envs, np.int64)
         self._over = np.zeros(num_envs, np.bool_)
@@ -159,18 +161,23 @@ class EpisodeVectorEnv(VectorEnv[Observation, Action, np.ndarray], Generic[Actio
         return episode
 
     def _observations(self) -> Observation:
-        size = self.setting.rules.max_context_tokens
-        tokens = np.empty((self.num_envs, size), np.int32)
-        mask, lengths = np.empty((self.num_envs, size), np.int8), np.empty(self.num_envs, np.int64)
-        for i, seat in enumerate(self._seats):
-            tokens[i], lengths[i], mask[i] = seat.write()
-        return {"tokens": tokens, "length": lengths, "loss_mask": mask}
+        lengths = np.array([seat.write() for seat in self._seats], np.int64)
+        # Copies, for the seats go on writing.
+        return {"tokens": self._tokens.copy(), "length": lengths, "loss_mask": self._masks.copy()}
 
     def _infos(self, places: Iterable[int]) -> Info:
-        infos: Info = {}
-        for i in places:
-            infos = self._add_info(infos, self._seats[i].info(turns=self.turns), i)
-        return infos
+        """What `_add_info` makes of the infos of those places, a whole column at a time, which is far faster."""
+        infos = {i: self._seats[i].info(turns=self.turns) for i in places}
+        batched: Info = {}
+        for key in dict.fromkeys(key for info in infos.values() for key in info):
+            values = {i: info[key] for i, info in infos.items() if key in info}
+            kind = type(next(iter(values.values())))
+            column = np.full(self.num_envs, None, object) if kind is str else np.zeros(self.num_envs, kind)
+            column[[*values]] = np.array([*values.values()], column.dtype)
+            there = np.zeros(self.num_envs, np.bool_)
+            there[[*values]] = True
+            batched[key], batched[f"_{key}"] = column, there
+        return batched
 
     def _final(self, over: Sequence[int]) -> Info:
         final: Info = {}

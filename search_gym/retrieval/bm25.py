@@ -94,6 +94,8 @@ class BM25Retriever:
 
 def _best(scores: np.ndarray, k: int) -> list[int]:
     """Places of the k greatest scores above 0, equal ones in ascending order of place."""
-    threshold = np.partition(scores, -k)[-k] if k < len(scores) else 0.0
-    places = np.flatnonzero((scores >= threshold) & (scores > 0))
+    places = np.flatnonzero(scores > 0)  # few of them, most often
+    if k < len(places):
+        found = scores[places]
+        places = places[found >= np.partition(found, -k)[-k]]
     return places[np.argsort(-scores[places], kind="stable")][:k].tolist()
