@@ -208,13 +208,13 @@ def _from_files(source: str) -> Tokenizer:
         if Path(source).is_dir():
             return Path(source) / name if (Path(source) / name).exists() else None
         from huggingface_hub import hf_hub_download  # what `tokenizers` itself downloads with
-        from huggingface_hub.errors import EntryNotFoundError
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
         try:
             return Path(hf_hub_download(source, name))
-        except EntryNotFoundError:
-            return None
         except Exception as error:
+            if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+                return None
             reason = str(error).splitlines()[0]
             raise ValueError(f"no tokenizer at {source!r}: not a folder here, and the hub says: {reason}") from error
 

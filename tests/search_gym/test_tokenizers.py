@@ -121,3 +121,11 @@ def test_what_cannot_be_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no end-of-sequence token"):
         tokenizers.load(tmp_path)
     assert isinstance(tokenizers.load(EMBEDDED), Tokenizer)
+
+
+def test_a_hub_that_cannot_be_reached_is_not_a_model_without_a_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert huggingface_hub.constants.HF_HUB_OFFLINE
+    with pytest.raises(ValueError, match="no tokenizer at 'nobody/nothing': not a folder here, and the hub says: "):
+        tokenizers.load("nobody/nothing")
