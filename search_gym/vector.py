@@ -79,6 +79,8 @@ class EpisodeVectorEnv(VectorEnv[Observation, Action, np.ndarray], Generic[Actio
         """
         given = read_options(options, ["question", "reset_mask"])
         mask = self._mask(given.get("reset_mask"))
+        if any(seat.episode is None for seat in self._seats) and not mask.all():
+            raise ValueError("the first reset() begins an episode in every place: leave options['reset_mask'] out")
         questions = self._each("question", given.get("question"), str)
         seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else self._each("seed", seed, int)
         for i in np.flatnonzero(mask).tolist():

@@ -179,6 +179,11 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(RuntimeError, match="call reset"):
         SearchQAVectorEnv(1).step(np.array([0]))
 
+    with pytest.raises(ValueError, match="the first reset"):
+        SearchQAVectorEnv(2).reset(options={"reset_mask": np.array([True, False])})
+    with pytest.raises(ValueError, match="seed holds 1 values for 2 environments"):
+        SearchQAVectorEnv(2).reset(seed=[1])
+
     class Short:
         def search(self, queries: Any, k: int) -> list[list[Hit]]:
             return [[]]
