@@ -16,10 +16,19 @@ from typing import Protocol
 from torch import Tensor
 
 from algos.batch import Batch, Loss
+from algos.cispo import CISPO
+from algos.dapo import DAPO
 from algos.grpo import GRPO
+from algos.grpo_kl import GRPOKL, GRPOKLR
+from algos.gspo import GSPO
+from algos.rloo import RLOO
 from algos.sapo import SAPO
+from algos.soft_sapo import SoftSAPO
 
-__all__ = ["GRPO", "SAPO", "Algorithm", "Batch", "Loss", "available", "make", "register"]
+__all__ = [
+    "CISPO", "DAPO", "GRPO", "GRPOKL", "GRPOKLR", "GSPO", "RLOO", "SAPO", "Algorithm", "Batch", "Loss", "SoftSAPO",
+    "available", "make", "register",
+]  # fmt: skip
 
 
 class Algorithm(Protocol):
@@ -34,7 +43,17 @@ class Algorithm(Protocol):
         ...
 
 
-_factories: dict[str, Callable[..., Algorithm]] = {"grpo": GRPO, "sapo": SAPO}
+_factories: dict[str, Callable[..., Algorithm]] = {
+    "cispo": CISPO,
+    "dapo": DAPO,
+    "grpo": GRPO,
+    "grpo_kl": GRPOKL,
+    "grpo_kl_r": GRPOKLR,
+    "gspo": GSPO,
+    "rloo": RLOO,
+    "sapo": SAPO,
+    "soft_sapo": SoftSAPO,
+}
 
 
 def available() -> tuple[str, ...]:

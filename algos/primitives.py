@@ -92,6 +92,21 @@ def group_advantages(
     return advantages
 
 
+def leave_one_out_advantages(rewards: Tensor, groups: Tensor) -> Tensor:
+    """R minus the mean reward of the other members of the group, [B], from `rewards` [B] and `groups` [B].
+
+    Source: RLOO, arXiv 2402.14740, Eq. 8. A NaN reward is a missing one: it enters no mean and gets 0. A group of one
+    gets 0, and so does one of equal rewards.
+    """
+    centred, advantages = group_advantages(rewards, groups, scale_by_std=False), torch.zeros_like(_wide(rewards))
+    for number in groups.unique():
+        members = ~rewards.isnan() & (groups == number)
+        count = int(members.sum())
+        if count > 1:
+            advantages[members] = centred[members] * count / (count - 1)
+    return advantages
+
+
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0, lam: float = 1.0) -> Tensor:
     """Generalised advantage estimates [B, T] (arXiv 1506.02438, Eq. 16), over the policy's tokens alone; 0 elsewhere.
 

@@ -57,14 +57,15 @@ class SAPO:
     gamma: float = 0.1
     """Weight of the conditional KL to the old policy; 0 is GRPO."""
     tau: float = 1.0
-    """Ratios below it are pulled back. Above 1, the penalty is negative for tokens with a ratio between 1 and tau."""
+    """Ratios below it are pulled back; 0: none, which is GRPO. Above 1, the penalty is negative for tokens with a ratio
+    between 1 and tau."""
     variant: str = "paper"
     """Which conditional KL: "paper" (Eq. 10) or "released" (the authors' code)."""
 
     def __post_init__(self) -> None:
         check_options(self, clip_low="[0, 1)", clip_high="[0, 1)", epsilon="[0, inf)", kl_coef="[0, inf)")
         check_options(self, aggregation=AGGREGATIONS, ddof=(0, 1))
-        check_options(self, gamma="[0, inf)", tau="(0, inf)", variant=("paper", "released"))
+        check_options(self, gamma="[0, inf)", tau="[0, inf)", variant=("paper", "released"))
 
     def advantages(self, batch: Batch) -> Batch:
         """The batch with its advantages. Call it once per rollout batch, before that is cut: groups must be whole."""

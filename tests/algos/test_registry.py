@@ -9,7 +9,8 @@ from algos import _factories
 
 
 def test_available_and_make() -> None:
-    assert {"grpo", "sapo"} <= set(algos.available())
+    named = {"cispo", "dapo", "grpo", "grpo_kl", "grpo_kl_r", "gspo", "rloo", "sapo", "soft_sapo"}
+    assert named <= set(algos.available())
     assert algos.available() == tuple(sorted(algos.available()))
     for name in algos.available():
         assert algos.make(name) == algos.make(name)
@@ -49,8 +50,8 @@ def test_option_out_of_range(name: str, option: str, value: object, allowed: str
     ("option", "value", "allowed"),
     [
         ("gamma", -0.1, r"in \[0, inf\)"),
-        ("tau", 0, r"in \(0, inf\)"),
-        ("tau", True, r"in \(0, inf\)"),
+        ("tau", -1, r"in \[0, inf\)"),
+        ("tau", True, r"in \[0, inf\)"),
         ("variant", "code", "one of 'paper', 'released'"),
     ],
 )

@@ -44,10 +44,19 @@ def label(case: object) -> str:
 OBJECTIVES = list(objectives())
 VARIANTS = [
     ("grpo", {"kl_coef": 0.1}),
+    ("gspo", {"variant": "token"}),
+    ("gspo", {"variant": "token", "aggregation": "token-mean", "kl_coef": 0.1}),
+    ("cispo", {"clip_low": 0.2, "clip_high": 4.0, "kl_coef": 0.1}),
+    ("soft_sapo", {"temperature": 2.0, "temperature_negative": 0.5, "kl_coef": 0.1}),
+    ("grpo_kl_r", {"tau": 1.2, "gamma": 0.7}),
     ("sapo", {"variant": "released"}),
     ("sapo", {"variant": "released", "aggregation": "token-mean", "tau": 1.2, "kl_coef": 0.1}),
     ("sapo", {"tau": 1.2, "gamma": 0.7}),
 ]
+# Their losses hold a factor that the gradient takes for a constant, so the gradient is not that of the value.
+STOPPED = ("cispo", "gspo token")
+# Its KL has no condition, so it pulls at every sampled token, at a ratio of 1 as well.
+PULLING = ("grpo_kl",)
 each_objective = pytest.mark.parametrize(("name", "options"), OBJECTIVES, ids=label)
 each_variant = pytest.mark.parametrize(("name", "options"), [*OBJECTIVES, *VARIANTS], ids=label)
 each_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from problems import Problem, law, problems
 from torch import Tensor
 
-from algos.primitives import group_advantages
+from algos.primitives import group_advantages, leave_one_out_advantages
 
 
 @law(problem=problems(), scale_by_std=st.booleans(), ddof=st.sampled_from([0, 1]))
@@ -45,3 +45,17 @@ def test_a_missing_reward_changes_no_other_advantage(problem: Problem):
     assume(present.any())
     alone = group_advantages(batch.rewards[present], batch.groups[present])
     assert torch.equal(group_advantages(batch.rewards, batch.groups)[present], alone)
+
+
+@law(problem=problems())
+def test_leaving_one_out_compares_with_the_others(problem: Problem):
+    """And is R - mean times n / (n - 1): Dr. GRPO's advantage, made unbiased."""
+    rewards, groups = problem.batch.rewards, problem.batch.groups
+    found, centred = leave_one_out_advantages(rewards, groups), group_advantages(rewards, groups, scale_by_std=False)
+    for i, reward in enumerate(rewards):
+        others = rewards[(groups == groups[i]) & ~rewards.isnan() & (torch.arange(len(rewards)) != i)]
+        if reward.isnan() or len(others) == 0:
+            assert found[i] == 0
+        else:
+            torch.testing.assert_close(found[i], reward - others.mean())
+            torch.testing.assert_close(found[i], centred[i] * (len(others) + 1) / len(others))

@@ -20,6 +20,7 @@ from algos.primitives import (
     kl_k1,
     kl_k2,
     kl_k3,
+    leave_one_out_advantages,
     masked_mean,
     sequence_ratio,
 )
@@ -55,6 +56,10 @@ def test_advantages(options: dict, size: float) -> None:
     close(group_advantages(REWARDS, GROUPS, **options), size * SIGNS, digits=1e-12)
 
 
+def test_leave_one_out_advantages() -> None:
+    close(leave_one_out_advantages(REWARDS, GROUPS), 2 / 3 * SIGNS, digits=1e-12)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [
@@ -64,6 +69,16 @@ def test_advantages(options: dict, size: float) -> None:
             "grpo", {"aggregation": "token-mean", "epsilon": 1e-4, "clip_high": 0.28}, 0.352657, id="trl-dapo"
         ),
         pytest.param("sapo", {"aggregation": "token-mean", "variant": "released"}, 0.376701, id="sapo-released"),
+        pytest.param("dapo", {"epsilon": 1e-4}, 0.352657, id="trl-dapo-by-name"),
+        pytest.param("gspo", {}, 0.110729, id="verl-gspo"),
+        pytest.param("gspo", {"variant": "token"}, 0.110729, id="verl-gspo-token"),
+        pytest.param("gspo", {"epsilon": 1e-4}, 0.11071, id="trl-gspo"),
+        pytest.param("gspo", {"epsilon": 1e-4, "aggregation": "token-mean"}, 0.188526, id="trl-gspo-token-mean"),
+        pytest.param("cispo", {}, 0.046038, id="verl-cispo"),
+        pytest.param("cispo", {"clip_high": 4.0, "epsilon": 1e-4}, 0.316826, id="trl-cispo"),
+        pytest.param("cispo", {"clip_high": 4.0}, 0.31688, id="skyrl-cispo"),
+        pytest.param("soft_sapo", {}, 0.060995, id="verl-soft-sapo"),
+        pytest.param("soft_sapo", {"epsilon": 1e-4}, 0.060985, id="trl-soft-sapo"),
     ],
 )
 def test_losses(name: str, options: dict, expected: float) -> None:
@@ -126,3 +141,32 @@ def test_gae() -> None:
     close(gae(rewards, values, MASK, gamma=1.0, lam=0.95), skipping)
     everywhere = tensor([[0.823662, 0.76175, 0.065, 0.7], [-0.033713, -0.14075, -0.885, -0.3]])[[0, 1, 1, 0]]
     close(gae(rewards, values, torch.ones_like(MASK), gamma=1.0, lam=0.95), everywhere)
+
+
+def test_the_slopes_of_the_soft_gate() -> None:
+    """Case A4: 1 at a ratio of 1 for both signs; at 2, .78645 where A > 0 and .76811 where A < 0."""
+    algorithm = algos.make("soft_sapo")
+    mask = torch.ones(2, 1, dtype=torch.bool)
+    for ratio, slopes in ((1.0, (1.0, 1.0)), (2.0, (0.78645, 0.76811))):
+        old = torch.zeros(2, 1, dtype=torch.float64)
+        new = (old + tensor(ratio).log()).requires_grad_()
+        batch = Batch(mask=mask, old_logprobs=old, rewards=REWARDS[:2], groups=GROUPS[:2])
+        batch = batch.with_advantages(tensor([1.0, -1.0], dtype=torch.float64))
+        (gradient,) = torch.autograd.grad(algorithm.loss(batch, new).loss, new)
+        # The gradient by the log-prob is slope * r * A, averaged over two responses.
+        close(-2 * gradient[:, 0] / ratio * tensor([1, -1]), slopes, digits=1e-5)
+
+
+def test_a_sequence_that_drifted_far_is_finite() -> None:
+    """Case A2."""
+    mask = tensor([[1, 1, 1], [1, 1, 0]], dtype=torch.bool)
+    drift = tensor([[0.3, -0.3, 0], [0.2, 0.2, 0.9]], dtype=torch.float64)
+    close(sequence_ratio(drift, 0 * drift, mask), [1.0, 1.2214], digits=1e-4)
+    batch = Batch(mask=mask, old_logprobs=0 * drift, rewards=REWARDS[:2], groups=GROUPS[:2])
+    batch = batch.with_advantages(-torch.ones(2, dtype=torch.float64))
+    for variant in ("sequence", "token"):
+        far = (drift + 200).requires_grad_()
+        loss = algos.make("gspo", variant=variant).loss(batch, far).loss
+        (gradient,) = torch.autograd.grad(loss, far)
+        assert loss.isfinite()
+        assert gradient.isfinite().all()
