@@ -16,7 +16,7 @@ ablate: $(VENV)/.train  ## train GRPO and SAPO on the embedded world, and compar
 test: $(VENV)/.dev smollm2 check  ## set up, then check everything
 
 check: lint types  ## ruff, pyright and pytest, in an environment that is set up
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 
 lint:
 	$(BIN)/ruff check

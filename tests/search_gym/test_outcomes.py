@@ -219,7 +219,7 @@ def test_a_number_of_any_kind_will_do(value: Any) -> None:
 @pytest.mark.parametrize(
     "value",
     [math.nan, -math.inf, np.float32("nan"), None, "0.5", b"1", [1.0], 1j, np.ones(2), 10**400, object()],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_anything_else_ends_the_episode_with_an_error(value: Any) -> None:
     def broken(outcome: Outcome) -> Any:
