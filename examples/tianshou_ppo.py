@@ -1,6 +1,6 @@
 """A classic RL library on SearchQA-v0: Tianshou collects, and its PPO trains a small attention network, token by token.
 
-    pip install "search-gym[tianshou]" torch
+    pip install "search-gym[tianshou]"
     python examples/tianshou_ppo.py
 
 What is shrunk: the questions are those of one hop that ask for a year ("In which year was the film Silver Harbor
@@ -14,7 +14,12 @@ but never one after the other. So the actor first imitates a few hundred demonst
 the question and answer a random word of what was found. Where to look and what to answer, PPO finds from exact match.
 
 What is measured: questions about other worlds than the trained one, whose names and years are drawn anew. None can be
-answered from memory, and the last row of the table shows it: there, no search finds anything.
+answered from memory, and the last row of the table shows it: there, no search finds anything. On one core, in 140
+seconds, it printed for seed 0 (exact match over 240 held-out episodes):
+
+    start                    sampled 0.004   greedy 0.025
+    end                      sampled 0.929   greedy 0.938
+    end, nothing is found    sampled 0.000   greedy 0.000
 """
 
 from __future__ import annotations
