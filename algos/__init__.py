@@ -18,6 +18,7 @@ from torch import Tensor
 from algos.batch import Batch, Loss
 from algos.cispo import CISPO
 from algos.dapo import DAPO
+from algos.dr_grpo import DrGRPO
 from algos.grpo import GRPO
 from algos.grpo_kl import GRPOKL, GRPOKLR
 from algos.gspo import GSPO
@@ -26,8 +27,8 @@ from algos.sapo import SAPO
 from algos.soft_sapo import SoftSAPO
 
 __all__ = [
-    "CISPO", "DAPO", "GRPO", "GRPOKL", "GRPOKLR", "GSPO", "RLOO", "SAPO", "Algorithm", "Batch", "Loss", "SoftSAPO",
-    "available", "make", "register",
+    "CISPO", "DAPO", "GRPO", "GRPOKL", "GRPOKLR", "GSPO", "RLOO", "SAPO", "Algorithm", "Batch", "DrGRPO", "Loss",
+    "SoftSAPO", "available", "make", "register",
 ]  # fmt: skip
 
 
@@ -46,6 +47,7 @@ class Algorithm(Protocol):
 _factories: dict[str, Callable[..., Algorithm]] = {
     "cispo": CISPO,
     "dapo": DAPO,
+    "dr_grpo": DrGRPO,
     "grpo": GRPO,
     "grpo_kl": GRPOKL,
     "grpo_kl_r": GRPOKLR,

@@ -37,11 +37,11 @@ class CISPO(GRPO):
     clip_high: float = 0.2
     """The weight of a token is at most 1 + clip_high."""
     aggregation: str = "token-mean"
-    """How token losses become one: "token-mean" (the paper) or "seq-mean-token-mean"."""
+    """How token losses become one: "token-mean" (the paper), or another of `GRPO`'s."""
 
     def __post_init__(self) -> None:
         check_options(self, clip_low="[0, 1]", clip_high="[0, inf)", epsilon="[0, inf)", kl_coef="[0, inf)")
-        check_options(self, aggregation=AGGREGATIONS, ddof=(0, 1))
+        check_options(self, aggregation=AGGREGATIONS, norm_tokens="(0, inf)", scale_by_std=(False, True), ddof=(0, 1))
 
     def loss(self, batch: Batch, logprobs: Tensor, entropy: Tensor | None = None) -> Loss:
         """The loss of a minibatch or of a part; `logprobs` [B, T] carry the gradient, `entropy` [B, T] is reported."""
@@ -60,7 +60,7 @@ class CISPO(GRPO):
             kl = kl_k3(logprobs, batch.require("ref_logprobs", "kl_coef > 0 compares with them"), batch.mask)
 
         # Average
-        loss = average(self.kl_coef * kl - gain, batch, self.aggregation)
+        loss = average(self.kl_coef * kl - gain, batch, self.aggregation, self.norm_tokens)
         metrics = token_metrics(batch, logprobs, ratio, entropy)
         metrics |= clip_metrics(batch, ratio, advantages, self.clip_low, self.clip_high)
         return Loss(loss, metrics)

@@ -33,7 +33,7 @@ class DAPO(GRPO):
     clip_high: float = 0.28
     """The gain of a token with A > 0 has no gradient once its ratio is above 1 + clip_high."""
     aggregation: str = "token-mean"
-    """How token losses become one: "token-mean" (the paper) or "seq-mean-token-mean"."""
+    """How token losses become one: "token-mean" (the paper), or another of `GRPO`'s."""
 
 
 def informative(batch: Batch) -> Tensor:

@@ -25,6 +25,7 @@ from algos.metrics import clip_metrics, token_metrics
 from algos.options import check_options
 from algos.primitives import (
     AGGREGATIONS,
+    NORM_TOKENS,
     average,
     clipped_gain,
     group_advantages,
@@ -42,7 +43,12 @@ class GRPO:
     clip_high: float = 0.2
     """The gain of a token with A > 0 has no gradient once its ratio is above 1 + clip_high."""
     aggregation: str = "seq-mean-token-mean"
-    """How token losses become one: "seq-mean-token-mean" (the paper) or "token-mean" (verl, Search-R1)."""
+    """How token losses become one: "seq-mean-token-mean" (the paper), "token-mean" (verl, Search-R1) or
+    "seq-mean-token-sum-norm"."""
+    norm_tokens: float = NORM_TOKENS
+    """By what "seq-mean-token-sum-norm" divides: the most tokens that a response may have, or any other constant."""
+    scale_by_std: bool = True
+    """Whether the advantage is divided by the std of the group's rewards."""
     epsilon: float = 1e-6
     """Added to the std of a group's rewards."""
     ddof: int = 1
@@ -52,11 +58,13 @@ class GRPO:
 
     def __post_init__(self) -> None:
         check_options(self, clip_low="[0, 1)", clip_high="[0, 1)", epsilon="[0, inf)", kl_coef="[0, inf)")
-        check_options(self, aggregation=AGGREGATIONS, ddof=(0, 1))
+        check_options(self, aggregation=AGGREGATIONS, norm_tokens="(0, inf)", scale_by_std=(False, True), ddof=(0, 1))
 
     def advantages(self, batch: Batch) -> Batch:
         """The batch with its advantages. Call it once per rollout batch, before that is cut: groups must be whole."""
-        advantages = group_advantages(batch.rewards, batch.groups, ddof=self.ddof, epsilon=self.epsilon)
+        advantages = group_advantages(
+            batch.rewards, batch.groups, scale_by_std=self.scale_by_std, ddof=self.ddof, epsilon=self.epsilon
+        )
         return batch.with_advantages(advantages)
 
     def loss(self, batch: Batch, logprobs: Tensor, entropy: Tensor | None = None) -> Loss:
@@ -75,7 +83,7 @@ class GRPO:
             kl = kl_k3(logprobs, batch.require("ref_logprobs", "kl_coef > 0 compares with them"), batch.mask)
 
         # Average
-        loss = average(self.kl_coef * kl - gain, batch, self.aggregation)
+        loss = average(self.kl_coef * kl - gain, batch, self.aggregation, self.norm_tokens)
         metrics = token_metrics(batch, logprobs, ratio, entropy)
         metrics |= clip_metrics(batch, ratio, advantages, self.clip_low, self.clip_high)
         return Loss(loss, metrics)

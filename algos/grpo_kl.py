@@ -44,7 +44,9 @@ class GRPOKL(GRPO):
         """The loss of a minibatch or of a part; `logprobs` [B, T] carry the gradient, `entropy` [B, T] is reported."""
         grpo = super().loss(batch, logprobs, entropy)
         log_r = log_ratio(logprobs, batch.old_logprobs, batch.mask)
-        penalty = average(torch.where(log_r.detach().exp() < self.tau, -log_r, 0), batch, self.aggregation)
+        penalty = average(
+            torch.where(log_r.detach().exp() < self.tau, -log_r, 0), batch, self.aggregation, self.norm_tokens
+        )
         return Loss(grpo.loss + self.gamma * penalty, grpo.metrics | {"penalty": penalty.detach()})
 
 

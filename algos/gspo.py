@@ -70,7 +70,7 @@ class GSPO(GRPO):
             kl = kl_k3(logprobs, batch.require("ref_logprobs", "kl_coef > 0 compares with them"), batch.mask)
 
         # Average
-        loss = average(self.kl_coef * kl - gain, batch, self.aggregation)
+        loss = average(self.kl_coef * kl - gain, batch, self.aggregation, self.norm_tokens)
         metrics = token_metrics(batch, logprobs, token_ratio, entropy)
         metrics |= clip_metrics(batch, ratio.detach(), advantages, self.clip_low, self.clip_high)
         return Loss(loss, metrics)

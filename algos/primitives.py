@@ -36,33 +36,44 @@ def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
     return kept.sum(dim) / mask.sum(dim).clamp(min=1)
 
 
-def _token_mean(mask: Tensor, whole: Tensor) -> Tensor:
+NORM_TOKENS = 1024.0
+"""By what "seq-mean-token-sum-norm" divides, unless it is told: about the most tokens that a response may have."""
+
+
+def _token_mean(mask: Tensor, whole: Tensor, norm: float) -> Tensor:
     return mask / whole.sum().clamp(min=1)  # the least count of 1 only keeps 0/0 away: an empty sum is 0 already
 
 
-def _seq_mean_token_mean(mask: Tensor, whole: Tensor) -> Tensor:
+def _seq_mean_token_mean(mask: Tensor, whole: Tensor, norm: float) -> Tensor:
     # A row in which the policy sampled nothing has no mean; it counts neither above nor below the line.
     return mask / mask.sum(1, keepdim=True).clamp(min=1) / whole.any(1).sum().clamp(min=1)
 
 
-AGGREGATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+def _seq_mean_token_sum_norm(mask: Tensor, whole: Tensor, norm: float) -> Tensor:
+    return mask / norm / whole.any(1).sum().clamp(min=1)
+
+
+AGGREGATIONS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "seq-mean-token-mean": _seq_mean_token_mean,
+    "seq-mean-token-sum-norm": _seq_mean_token_sum_norm,
     "token-mean": _token_mean,
 }
-"""(mask, mask of the whole minibatch) -> the weight [B, T] of each token. Add an entry to add an aggregation."""
+"""(mask, mask of the whole minibatch, norm) -> the weight [B, T] of each token. Add an entry to add an aggregation."""
 
 
-def average(values: Tensor, batch: Batch, aggregation: str) -> Tensor:
+def average(values: Tensor, batch: Batch, aggregation: str, norm: float = NORM_TOKENS) -> Tensor:
     """A scalar from `values` [B, T]: this batch's share of the average over the whole minibatch that it was cut from.
 
     "seq-mean-token-mean": mean over the tokens of a response, then over responses (GRPO, arXiv 2402.03300, Eq. 3).
     "token-mean": mean over all tokens, so that long responses weigh more (DAPO, arXiv 2503.14476, Eq. 8).
+    "seq-mean-token-sum-norm": sum over the tokens of a response, divided by the constant `norm`, then mean over
+    responses: a token weighs the same in a short response as in a long one (Dr. GRPO, arXiv 2503.20783, Sec. 3.1).
     """
     if aggregation not in AGGREGATIONS:
         raise ValueError(f"unknown aggregation {aggregation!r}; there are: {', '.join(AGGREGATIONS)}")
     kept = torch.where(batch.mask, _wide(values), 0)
     # In the values' own precision: a third in float32 is wrong in the eighth digit of a float64 loss.
-    weights = AGGREGATIONS[aggregation](batch.mask.to(kept.dtype), batch.minibatch.mask)
+    weights = AGGREGATIONS[aggregation](batch.mask.to(kept.dtype), batch.minibatch.mask, norm)
     return (weights * kept).sum()
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from algos.batch import Batch, Loss
 from algos.metrics import token_metrics
 from algos.options import check_options
-from algos.primitives import AGGREGATIONS, average, group_advantages, importance_ratio, kl_k3
+from algos.primitives import AGGREGATIONS, NORM_TOKENS, average, group_advantages, importance_ratio, kl_k3
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,9 @@ class SoftSAPO:
     temperature_negative: float = 1.05
     """How fast it closes for a token with A < 0."""
     aggregation: str = "seq-mean-token-mean"
-    """How token losses become one: "seq-mean-token-mean" (the paper) or "token-mean"."""
+    """How token losses become one: "seq-mean-token-mean" (the paper), or another of `GRPO`'s."""
+    norm_tokens: float = NORM_TOKENS
+    """By what "seq-mean-token-sum-norm" divides: the most tokens that a response may have, or any other constant."""
     epsilon: float = 1e-6
     """Added to the std of a group's rewards."""
     ddof: int = 1
@@ -48,6 +50,7 @@ class SoftSAPO:
     def __post_init__(self) -> None:
         check_options(self, temperature="(0, inf)", temperature_negative="(0, inf)")
         check_options(self, epsilon="[0, inf)", kl_coef="[0, inf)", aggregation=AGGREGATIONS, ddof=(0, 1))
+        check_options(self, norm_tokens="(0, inf)")
 
     def advantages(self, batch: Batch) -> Batch:
         """The batch with its advantages. Call it once per rollout batch, before that is cut: groups must be whole."""
@@ -71,5 +74,5 @@ class SoftSAPO:
             kl = kl_k3(logprobs, batch.require("ref_logprobs", "kl_coef > 0 compares with them"), batch.mask)
 
         # Average
-        loss = average(self.kl_coef * kl - gain, batch, self.aggregation)
+        loss = average(self.kl_coef * kl - gain, batch, self.aggregation, self.norm_tokens)
         return Loss(loss, token_metrics(batch, logprobs, ratio, entropy))

@@ -26,6 +26,27 @@ def test_dapo_with_equal_clips_is_grpo_with_the_token_mean(problem: Problem):
     assert_same_step(solve("dapo", {"clip_high": 0.2}, problem), solve("grpo", {"aggregation": "token-mean"}, problem))
 
 
+@law(problem=problems())
+def test_grpo_of_the_population_std_is_dr_grpo_over_the_std(problem: Problem):
+    batch = problem.batch
+    grpo, dr_grpo = (
+        algorithm.advantages(batch).require("advantages", "just made")
+        for algorithm in (algos.make("grpo", ddof=0, epsilon=0.0), algos.make("dr_grpo"))
+    )
+    for number in batch.groups.unique():
+        members = (batch.groups == number) & ~batch.rewards.isnan()
+        if members.any():
+            std = batch.rewards[members].std(correction=0)
+            torch.testing.assert_close(grpo[members] * std, dr_grpo[members])
+
+
+@law(problem=problems(), norm=st.floats(0.5, 5000))
+def test_the_constant_of_dr_grpo_only_scales(problem: Problem, norm: float):
+    found = solve("dr_grpo", {"norm_tokens": norm}, problem)
+    expected = solve("dr_grpo", {"norm_tokens": 1.0}, problem)
+    assert_same([norm * part for part in found[:2]], list(expected[:2]))
+
+
 @each_aggregation
 @pytest.mark.parametrize(
     ("name", "options"), [("grpo_kl", {"gamma": 0.0}), ("grpo_kl_r", {"gamma": 0.0}), ("sapo", {"tau": 0.0})]
@@ -68,10 +89,7 @@ def test_both_forms_of_gspo_have_one_value_and_one_gradient(aggregation: str, pr
         for variant in ("sequence", "token")
     )
     assert_same(token[0], sequence[0])
-    if aggregation == "seq-mean-token-mean":
-        assert_same(token[1], sequence[1])
-    else:  # a row weighs as many times as it has tokens in both, and its gradient is spread over them evenly
-        assert_same(token[1].sum(1), sequence[1].sum(1))
+    assert_same(token[1], sequence[1])
 
 
 @each_aggregation
