@@ -9,9 +9,10 @@ vocabulary is the embedded tokenizer's. The network, 73,000 parameters with its 
 write only what it has read, a name in the question or a year in a passage, so it need not know the words of a world.
 That is also why the prompt ends with the four tags.
 
-What is given: the syntax. From scratch PPO finds `<answer> … </answer>` or `<search> … </search>` if each is paid for,
-but never one after the other. So the actor first imitates a few hundred demonstrations that search for random words of
-the question and answer a random word of what was found. Where to look and what to answer, PPO finds from exact match.
+What is given: the syntax. In a few tries from scratch, with rewards for the format, PPO found `<answer> … </answer>`
+or `<search> … </search>`, but not one after the other. So the actor first imitates a few hundred demonstrations that
+search for random words of the question and answer a random word of what was found. Where to look and what to answer,
+PPO finds from exact match.
 
 What is measured: questions about other worlds than the trained one, whose names and years are drawn anew. None can be
 answered from memory, and the last row of the table shows it: there, no search finds anything. On one core, in 140
@@ -84,8 +85,7 @@ class Places(BaseVectorEnv):
         env: made with `autoreset_mode=AutoresetMode.DISABLED`, for the collector does the resets.
         bootstrap: whether an episode that used up its turns is handed on as truncated, so that PPO adds the value of
             its last observation; else as terminated, as Tianshou's TruncatedAsTerminated does. Turns are a rule of this
-            game: with them goes all further reward, while the critic has never seen such an end and takes it to be
-            worth as much as any other place. PPO then learns to let the turns run out.
+            game: with them goes all further reward, which a critic that bootstraps there never sees.
     """
 
     def __init__(self, env: SearchQAVectorEnv, *, bootstrap: bool = False) -> None:
@@ -281,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--episodes", type=int, default=240, help="held-out episodes a measurement")
     parser.add_argument("--demonstrations", type=int, default=600)
-    parser.add_argument("--bootstrap", action="store_true", help="see Places: PPO learns to let the turns run out")
+    parser.add_argument("--bootstrap", action="store_true", help="bootstrap where the turns ran out, see Places")
     args = parser.parse_args(arguments)
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)

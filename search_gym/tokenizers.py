@@ -56,9 +56,13 @@ class Tokenizer:
         self.pad_id = eos_ids[0] if pad_id is None else pad_id
         self.chat_template = chat_template
         self.named = dict(named or {})
+        description = json.loads(backend.to_str())
+        # Files keep how somebody cut, padded or perturbed batches: here the ids of a text are all of its ids, always.
+        description |= {"truncation": None, "padding": None}
+        description["model"]["dropout"] = None
+        backend = tokenizers.Tokenizer.from_str(json.dumps(description))
         # Vocabularies have gaps, so the greatest id may be past their size.
         self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
-        description = json.loads(backend.to_str())
         unknown = _unknown_token(description["model"])
         added = {token.content: i for i, token in backend.get_added_tokens_decoder().items() if _reserved(token)}
         self.control_tokens = {content: i for content, i in added.items() if content != unknown}
@@ -76,7 +80,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of text in which nothing is a control token, not even what is spelled like one."""
-        encoding = self._inert.encode(text, add_special_tokens=False)
+        encoding = self._inert.encode(_whole(text), add_special_tokens=False)
         if self._control_ids.isdisjoint(encoding.ids):
             return encoding.ids
         # The model itself holds the token as a piece: cut each of them apart after its first character.
@@ -121,10 +125,15 @@ class Tokenizer:
 
     def _controlled(self, text: str) -> list[int]:
         # In a batch of one: only batches can leave out the places of tokens in the text, a fifth of the time.
-        return self.backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        return self.backend.encode_batch_fast([_whole(text)], add_special_tokens=False)[0].ids
 
     def _controls(self, ids: Sequence[int]) -> list[int]:
         return [i for i in ids if i in self._control_ids]
+
+
+def _whole(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair: JSON can hold such halves, and UTF-8 cannot."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class TextStream:

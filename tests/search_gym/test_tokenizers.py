@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,22 @@ def test_a_hub_that_cannot_be_reached_is_not_a_model_without_a_tokenizer(monkeyp
     assert huggingface_hub.constants.HF_HUB_OFFLINE
     with pytest.raises(ValueError, match="no tokenizer at 'nobody/nothing': not a folder here, and the hub says: "):
         tokenizers.load("nobody/nothing")
+
+
+@pytest.mark.parametrize("half", ["\ud83d", "a\udfffb"])
+def test_half_a_surrogate_pair_is_encoded_as_what_it_is_not(half: str) -> None:
+    assert EMBEDDED.decode(EMBEDDED.encode(half)) == re.sub("[\ud800-\udfff]", "\ufffd", half)
+    assert EMBEDDED.encode_template("x ", half, "é") == EMBEDDED.encode(f"x {half}é")
+    assert EMBEDDED.encode("\ud83d\ude00") == EMBEDDED.encode("😀")
+
+
+def test_how_a_file_once_cut_and_padded_batches_does_not_matter(tmp_path: Path) -> None:
+    backend, text = byte_level(bos=False), "who wrote it, and where, and when"
+    expected = tokenizers.load(save(backend, tmp_path)).encode(text)
+    backend.enable_truncation(4)
+    backend.enable_padding(length=64)
+    description = json.loads(backend.to_str())
+    description["model"]["dropout"] = 0.9
+    tokenizer = tokenizers.load(save(hf.Tokenizer.from_str(json.dumps(description)), tmp_path))
+    for _ in range(3):
+        assert tokenizer.encode(text) == tokenizer.encode_template(text) == expected

@@ -166,6 +166,8 @@ class HFEngine:
 
     def _draw(self, logits: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         """An id for each row of logits [rows, V], and its log-probability."""
+        # Models are often padded to more outputs than there are tokens: what is none is not drawn.
+        logits = logits[:, : self._tokenizer.vocab_size]
         if temperature == 0:
             logps = torch.log_softmax(logits, dim=-1)
             ids = logps.argmax(dim=-1)

@@ -135,3 +135,14 @@ def test_misuse_is_refused(policy) -> None:
     (sample,) = engine.sample([Request(0, [1], 1)], temperature=1.0)
     with pytest.raises(ValueError, match="not both"):
         engine.sample([Request(0, [1, *sample.ids], 1), Request(1, [2], 1)], temperature=1.0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_outputs_that_are_no_token_are_not_drawn(policy, temperature) -> None:
+    padded = CausalLMPolicy(policy.model)
+    extra = torch.full((1, 64), 50.0)  # more likely by far than any token
+    padded.logits = lambda hidden: torch.cat([policy.logits(hidden), extra.expand(len(hidden), -1)], 1)  # pyright: ignore
+    (sample,) = HFEngine(padded, TOKENIZER).sample([Request("a", TOKENIZER.encode("Question:"), 30)], temperature)
+    assert max(sample.ids) < TOKENIZER.vocab_size
+    (plain,) = HFEngine(policy, TOKENIZER).sample([Request("a", TOKENIZER.encode("Question:"), 30)], temperature)
+    assert sample == plain
