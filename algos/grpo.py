@@ -30,7 +30,7 @@ from algos.primitives import (
     clipped_gain,
     group_advantages,
     importance_ratio,
-    kl_k3,
+    reference_kl,
 )
 
 
@@ -78,12 +78,10 @@ class GRPO:
         gain = clipped_gain(ratio, advantages, self.clip_low, self.clip_high)
 
         # Penalties
-        kl = 0.0
-        if self.kl_coef > 0:
-            kl = kl_k3(logprobs, batch.require("ref_logprobs", "kl_coef > 0 compares with them"), batch.mask)
+        kl = reference_kl(batch, logprobs, self.kl_coef)
 
         # Average
-        loss = average(self.kl_coef * kl - gain, batch, self.aggregation, self.norm_tokens)
+        loss = average(kl - gain, batch, self.aggregation, self.norm_tokens)
         metrics = token_metrics(batch, logprobs, ratio, entropy)
         metrics |= clip_metrics(batch, ratio, advantages, self.clip_low, self.clip_high)
         return Loss(loss, metrics)

@@ -31,7 +31,7 @@ from algos.batch import Batch, Loss
 from algos.grpo import GRPO
 from algos.metrics import clip_metrics, token_metrics
 from algos.options import check_options
-from algos.primitives import average, clipped_gain, importance_ratio, kl_k3, sequence_ratio
+from algos.primitives import average, clipped_gain, importance_ratio, reference_kl, sequence_ratio
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,10 @@ class GSPO(GRPO):
         gain = clipped_gain(ratio, advantages, self.clip_low, self.clip_high)
 
         # Penalties
-        kl = 0.0
-        if self.kl_coef > 0:
-            kl = kl_k3(logprobs, batch.require("ref_logprobs", "kl_coef > 0 compares with them"), batch.mask)
+        kl = reference_kl(batch, logprobs, self.kl_coef)
 
         # Average
-        loss = average(self.kl_coef * kl - gain, batch, self.aggregation, self.norm_tokens)
+        loss = average(kl - gain, batch, self.aggregation, self.norm_tokens)
         metrics = token_metrics(batch, logprobs, token_ratio, entropy)
         metrics |= clip_metrics(batch, ratio.detach(), advantages, self.clip_low, self.clip_high)
         return Loss(loss, metrics)

@@ -199,6 +199,13 @@ def kl_k3(logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor | None = None) ->
     return inverse.exp() - 1 - inverse
 
 
+def reference_kl(batch: Batch, logprobs: Tensor, kl_coef: float) -> Tensor | float:
+    """kl_coef times the k3 estimate of KL(pi || pi_ref) [B, T], to be minimised; 0, and no reference needed, at 0."""
+    if kl_coef == 0:
+        return 0.0
+    return kl_coef * kl_k3(logprobs, batch.require("ref_logprobs", "kl_coef > 0 compares with them"), batch.mask)
+
+
 def conditional_kl(
     logprobs: Tensor,
     old_logprobs: Tensor,

@@ -35,7 +35,7 @@ from algos.primitives import (
     conditional_kl,
     group_advantages,
     importance_ratio,
-    kl_k3,
+    reference_kl,
 )
 
 
@@ -91,13 +91,11 @@ class SAPO:
         gain = clipped_gain(ratio, advantages, self.clip_low, self.clip_high)
 
         # Penalties
-        kl = 0.0
-        if self.kl_coef > 0:
-            kl = kl_k3(logprobs, batch.require("ref_logprobs", "kl_coef > 0 compares with them"), batch.mask)
+        kl = reference_kl(batch, logprobs, self.kl_coef)
         penalty = self.penalty(batch, logprobs, advantages)
 
         # Average
-        loss = average(self.kl_coef * kl - gain, batch, self.aggregation, self.norm_tokens) + self.gamma * penalty
+        loss = average(kl - gain, batch, self.aggregation, self.norm_tokens) + self.gamma * penalty
         metrics = token_metrics(batch, logprobs, ratio, entropy) | {"penalty": penalty.detach()}
         metrics |= clip_metrics(batch, ratio, advantages, self.clip_low, self.clip_high)
         return Loss(loss, metrics)

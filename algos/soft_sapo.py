@@ -25,7 +25,7 @@ from torch import Tensor
 from algos.batch import Batch, Loss
 from algos.metrics import token_metrics
 from algos.options import check_options
-from algos.primitives import AGGREGATIONS, NORM_TOKENS, average, group_advantages, importance_ratio, kl_k3
+from algos.primitives import AGGREGATIONS, NORM_TOKENS, average, group_advantages, importance_ratio, reference_kl
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,8 @@ class SoftSAPO:
         gain = 4 / temperature * torch.sigmoid(temperature * (ratio - 1)) * advantages
 
         # Penalties
-        kl = 0.0
-        if self.kl_coef > 0:
-            kl = kl_k3(logprobs, batch.require("ref_logprobs", "kl_coef > 0 compares with them"), batch.mask)
+        kl = reference_kl(batch, logprobs, self.kl_coef)
 
         # Average
-        loss = average(self.kl_coef * kl - gain, batch, self.aggregation, self.norm_tokens)
+        loss = average(kl - gain, batch, self.aggregation, self.norm_tokens)
         return Loss(loss, token_metrics(batch, logprobs, ratio, entropy))

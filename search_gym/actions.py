@@ -41,10 +41,9 @@ class TurnReader:
         self._length += len(new)
         self._tail = window[-_LONGEST_TAG:]
         if ">" in new and self.closed_by is None:  # the last character of every tag
-            found = [(at, tag) for tag in CLOSES if (at := window.find(tag)) >= 0]
+            found = _first_close(window)
             if found:
-                at, self.closed_by = min(found)
-                self._close_at = self._length - len(window) + at
+                self._close_at, self.closed_by = self._length - len(window) + found[0], found[1]
         return self.closed_by is not None
 
     def read_whole(self, ids: list[int]) -> bool:
@@ -59,11 +58,10 @@ class TurnReader:
         text = self._stream.tokenizer.decode(ids)
         if self._parts or "\ufffd" in text or ">" not in text:  # what is no text depends on how it is cut
             return False
-        found = [(at, tag) for tag in CLOSES if (at := text.find(tag)) >= 0]
-        before = self._stream.tokenizer.decode(ids[:-1]) if found else ""
-        if not found or any(tag in before for tag in CLOSES):
+        found = _first_close(text)
+        if found is None or _first_close(self._stream.tokenizer.decode(ids[:-1])):
             return False
-        self._close_at, self.closed_by = min(found)
+        self._close_at, self.closed_by = found
         self._parts, self._length = [text], len(text)
         return True
 
@@ -80,3 +78,8 @@ class TurnReader:
         if not opened or any(tag in body for tag in (SEARCH_OPEN, ANSWER_OPEN)):
             return None
         return body.strip()
+
+
+def _first_close(text: str) -> tuple[int, str] | None:
+    """Where the first closing tag of a text begins, and which it is."""
+    return min(((at, tag) for tag in CLOSES if (at := text.find(tag)) >= 0), default=None)

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from search_gym import rendering
 from search_gym.episode import Episode
 from search_gym.searching import carry_out
-from search_gym.setting import Arguments, Check, Feed, Info, Observation, Seat, Setting, TokenAction, read_options
+from search_gym.setting import Arguments, Feed, Info, Observation, Seat, Setting, TokenAction, read_options
 
 Action = TypeVar("Action")
 
@@ -19,7 +19,6 @@ class EpisodeEnv(gymnasium.Env[Observation, Action], Generic[Action]):
     """What the environments of one episode share; they differ in how much of a turn an action holds."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "human"], "render_fps": 4}  # pyright: ignore[reportIncompatibleVariableOverride]
-    check: ClassVar[Check]
     feed: ClassVar[Feed]
     turns: ClassVar[bool]
     action_space: spaces.Space[Any]
@@ -48,7 +47,7 @@ class EpisodeEnv(gymnasium.Env[Observation, Action], Generic[Action]):
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, Info]:
         """Take the action; carry out the search that it completes, if it does."""
         episode = self._seat.playing()
-        type(self).feed(self._seat, type(self).check(self._seat, action))
+        type(self).feed(self._seat, action)
         carry_out([episode], self.setting.retriever)
         self._print()
         info = self._seat.info(turns=self.turns)
@@ -128,7 +127,6 @@ class SearchQAEnv(EpisodeEnv[TokenAction]):
     v0: first version.
     """
 
-    check = Seat.checked_token
     feed = Seat.feed_token
     turns = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -73,11 +73,11 @@ def load(path: str | PathLike[str], parse: Callable[[Row], R]) -> list[R]:
     return records
 
 
-def identifier(row: Row) -> str:
+def identifier(row: Mapping[str, Any], key: str = "id") -> str:
     """The id of a row, a string or a whole number in the file, as a string."""
-    value = row.get("id")
+    value = row.get(key)
     if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
-        raise ValueError(f'"id" must be a string or a whole number, not {_shown(row, "id")}')
+        raise ValueError(f'"{key}" must be a string or a whole number, not {_shown(row, key)}')
     return str(value)
 
 
@@ -89,7 +89,7 @@ def text(row: Row, key: str) -> str:
     return value
 
 
-def _shown(row: Row, key: str) -> str:
+def _shown(row: Mapping[str, Any], key: str) -> str:
     return f"{str(row[key])[:40]!r} ({type(row[key]).__name__})" if key in row else f"missing (there are: {[*row]})"
 
 

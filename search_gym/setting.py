@@ -128,22 +128,23 @@ class Seat:
         self._written, self._rewarded = 0, 0.0
         self.unused_ids = 0
 
-    def checked_token(self, action: Any) -> list[int]:
-        """The id, as `feed_token` takes it."""
-        return self.playing().checked([action])
+    def check_token(self, action: Any) -> None:
+        """Raise the error that `feed_token` would, and take nothing."""
+        self.playing().checked([action])
 
-    def feed_token(self, action: Sequence[int]) -> None:
+    def feed_token(self, action: Any) -> None:
         """Take one id."""
-        self.playing().feed(action)
+        self.playing().feed([action])
 
-    def checked_turn(self, action: Any) -> list[int]:
-        """The ids of a turn, as `feed_turn` takes them."""
-        return self.playing().checked(_ids(action))
+    def check_turn(self, action: Any) -> None:
+        """Raise the error that `feed_turn` would, and take nothing."""
+        self.playing().checked(_ids(action))
 
-    def feed_turn(self, action: Sequence[int]) -> None:
+    def feed_turn(self, action: Any) -> None:
         """Take a whole turn."""
-        _, taken = self.playing().feed_turn(action)
-        self.unused_ids = len(action) - taken
+        ids = _ids(action)
+        _, taken = self.playing().feed_turn(ids)
+        self.unused_ids = len(ids) - taken
 
     def playing(self) -> Episode:
         """The episode, which must not be over."""
@@ -195,7 +196,7 @@ class Seat:
         return info
 
 
-Check = Callable[[Seat, Any], Any]
+Check = Callable[[Seat, Any], None]
 Feed = Callable[[Seat, Any], None]
 
 

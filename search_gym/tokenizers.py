@@ -80,7 +80,8 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of text in which nothing is a control token, not even what is spelled like one."""
-        encoding = self._inert.encode(_whole(text), add_special_tokens=False)
+        text = _whole(text)
+        encoding = self._inert.encode(text, add_special_tokens=False)
         if self._control_ids.isdisjoint(encoding.ids):
             return encoding.ids
         # The model itself holds the token as a piece: cut each of them apart after its first character.

@@ -31,7 +31,6 @@ class SearchQATurnsEnv(EpisodeEnv[TurnAction]):
     v0: first version.
     """
 
-    check = Seat.checked_turn
     feed = Seat.feed_turn
     turns = True
 

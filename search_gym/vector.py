@@ -90,18 +90,18 @@ class EpisodeVectorEnv(VectorEnv[Observation, Action, np.ndarray], Generic[Actio
         self.ended = {}
         return self._observations(), self._infos(np.flatnonzero(mask).tolist())
 
-    def step(self, actions: Action) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, Info]:
+    def step(self, actions: Any) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, Info]:
         """Take an action in every place; carry out all searches that they complete in one call.
 
         Where an episode was over before the step, NEXT_STEP begins the next one there and does not look at the action;
         DISABLED raises RuntimeError.
         """
         playing = self._playing()
-        each = self._checked(actions, playing)  # before anything moves, so that an error leaves all as it was
+        self._check(actions, playing)  # before anything moves, so that an error leaves all as it was
         for i in np.flatnonzero(self._over).tolist():
             self._begin(i, None)
-        for i, action in zip(playing, each, strict=True):
-            type(self).feed(self._seats[i], action)
+        for i in playing:
+            type(self).feed(self._seats[i], actions[i])
         carry_out((self._episode(i) for i in playing), self.setting.retriever)
         rewards, terminations, truncations = np.zeros(self.num_envs), *np.zeros((2, self.num_envs), np.bool_)
         self._steps[playing] += 1
@@ -136,11 +136,12 @@ class EpisodeVectorEnv(VectorEnv[Observation, Action, np.ndarray], Generic[Actio
             raise RuntimeError(f"the episodes {over} are over: begin others with reset(options={{'reset_mask': …}})")
         return np.flatnonzero(~self._over).tolist()
 
-    def _checked(self, actions: Any, places: Sequence[int]) -> list[Any]:
-        """The actions of the places, each of which can be taken."""
+    def _check(self, actions: Any, places: Sequence[int]) -> None:
+        """Raise an error where an action of the places cannot be taken."""
         if len(actions) != self.num_envs:
             raise ValueError(f"{len(actions)} actions for {self.num_envs} environments")
-        return [type(self).check(self._seats[i], actions[i]) for i in places]
+        for i in places:
+            type(self).check(self._seats[i], actions[i])
 
     def _seed(self, i: int, seed: int | None) -> None:
         self._rngs[i] = rng = seeding.np_random(seed)[0]
@@ -182,12 +183,11 @@ class EpisodeVectorEnv(VectorEnv[Observation, Action, np.ndarray], Generic[Actio
         return batched
 
     def _final(self, over: Sequence[int]) -> Info:
-        final: Info = {}
+        observations, there = np.full(self.num_envs, None, object), np.zeros(self.num_envs, np.bool_)
         for i in over:
-            seat = self._seats[i]
-            of_one = {"final_obs": seat.observation(), "final_info": seat.info(turns=self.turns)}
-            final = self._add_info(final, of_one, i)
-        return final
+            observations[i], there[i] = self._seats[i].observation(), True
+        final = {"final_obs": observations, "final_info": self._infos(over)}
+        return final | {f"_{key}": there.copy() for key in final}
 
     def _mask(self, mask: Any) -> np.ndarray:
         if mask is None:
@@ -234,7 +234,7 @@ class SearchQAVectorEnv(EpisodeVectorEnv[np.ndarray]):
     v0: first version.
     """
 
-    check = Seat.checked_token
+    check = Seat.check_token
     feed = Seat.feed_token
     turns = False
 
@@ -248,7 +248,7 @@ class SearchQATurnsVectorEnv(EpisodeVectorEnv[Sequence[TurnAction]]):
     As `SearchQAVectorEnv`; an action is a tuple or list with the ids of one turn for each place.
     """
 
-    check = Seat.checked_turn
+    check = Seat.check_turn
     feed = Seat.feed_turn
     turns = True
 

@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from search_gym import jsonl
 from search_gym.questions import Question
 
 Row = Mapping[str, Any]
@@ -119,17 +120,12 @@ def plain(value: Any) -> Any:
 
 def _identifier(row: Row, fallback: str | None) -> str:
     for key in ("id", "_id"):
-        value = row.get(key)
-        if value is not None:
-            if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
-                raise ValueError(f'"{key}" must be a string or a whole number, not {value!r:.40}')
-            return str(value)
+        if row.get(key) is not None:
+            return jsonl.identifier(row, key)
     extra = _object(row, "extra_info")
     if isinstance(extra.get("index"), int):
         return f"{extra.get('split') or 'row'}_{extra['index']}"
-    if fallback is None:
-        raise ValueError(f'"id" must be a string or a whole number, not missing (there are: {[*row]})')
-    return fallback
+    return jsonl.identifier(row) if fallback is None else fallback
 
 
 def _text(row: Row) -> str:
