@@ -12,6 +12,10 @@ Rows = slice | Sequence[int] | Tensor
 """Which rows of a batch: a slice, a list of row numbers, or a tensor of row numbers or booleans."""
 
 
+_PER_ROW = ("rewards", "groups", "lengths", "final_values", "truncated")
+_KINDS = {"mask": "bool", "truncated": "bool", "groups": "int64", "ids": "int64", "lengths": "int64"}  # others: float
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """B responses of up to T tokens, right-padded. Column t is about token t: `logprobs[b, t]` scores `ids[b, t]` given
@@ -35,6 +39,14 @@ class Batch:
     """[B, T] float: log-probs under the reference policy; needed by the algorithms that stay close to it."""
     rollout_logprobs: Tensor | None = None
     """[B, T] float: log-probs that the sampler gave; its kernels and precision set them apart from `old_logprobs`."""
+    values: Tensor | None = None
+    """[B, T] float: what a critic expects of the state before each token, before its first update on this batch."""
+    final_values: Tensor | None = None
+    """[B] float: what it expects of the state after the last token of a row."""
+    returns: Tensor | None = None
+    """[B, T] float: what the values should have been; made by the `advantages` of algorithms with a critic."""
+    truncated: Tensor | None = None
+    """[B] bool: a budget cut the response off; False where it came to its end."""
     ids: Tensor | None = None
     """[B, T] int64: token ids, prompt included."""
     lengths: Tensor | None = None
@@ -47,11 +59,11 @@ class Batch:
             raise ValueError(f"Batch.mask has shape {list(self.mask.shape)}; expected [B, T]")
         rows, width = self.mask.shape
         for name, value in self.tensors().items():
-            expected = [rows] if name in ("rewards", "groups", "lengths") else [rows, width]
+            expected = [rows] if name in _PER_ROW else [rows, width]
             if list(value.shape) != expected:
                 wanted = f"expected {expected}, {'[B]' if len(expected) == 1 else '[B, T]'} of mask"
                 raise ValueError(f"Batch.{name} has shape {list(value.shape)}; {wanted}")
-            kind = {"mask": "bool", "groups": "int64", "ids": "int64", "lengths": "int64"}.get(name, "float")
+            kind = _KINDS.get(name, "float")
             found = "float" if value.is_floating_point() else str(value.dtype).removeprefix("torch.")
             if found != kind:
                 raise ValueError(f"Batch.{name} is of type {value.dtype}; expected {kind}")
@@ -77,6 +89,11 @@ class Batch:
         return self.require("ids", reason), self.require("lengths", reason)
 
     @property
+    def rewarded(self) -> Tensor:
+        """[B, 1] bool: the response has a reward."""
+        return ~self.rewards.isnan()[:, None]
+
+    @property
     def minibatch(self) -> Batch:
         """The whole minibatch: this one, or that which it was cut from."""
         return self if self.whole is None else self.whole
@@ -97,6 +114,12 @@ class Batch:
         """The same rows with fewer policy tokens, those where `condition(batch)` [B, T] holds; so too in the whole."""
         whole = None if self.whole is None else self.whole.only(condition)
         return replace(self, mask=self.mask & condition(self), whole=whole)
+
+    def keep(self, rows: Tensor) -> Batch:
+        """All rows, but policy tokens only in those where `rows` [B] bool is True: the others take part in nothing."""
+        if self.whole is not None:
+            raise ValueError("leave responses out before the batch is cut into parts")
+        return replace(self, mask=self.mask & rows[:, None])
 
     def with_advantages(self, advantages: Tensor) -> Batch:
         """The same batch with these advantages, [B] or [B, T]; 0 where the policy did not sample."""

@@ -22,26 +22,27 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from algos.batch import Batch, Loss
-from algos.grpo import GRPO
-from algos.metrics import clip_metrics, token_metrics
+from algos.metrics import clip_shares, token_metrics
+from algos.objective import GroupObjective
 from algos.options import check_options
-from algos.primitives import AGGREGATIONS, average, importance_ratio, reference_kl
+from algos.primitives import importance_ratio
 
 
 @dataclass(frozen=True)
-class CISPO(GRPO):
-    """Options, and the two functions that they determine; `advantages` is that of GRPO."""
+class CISPO(GroupObjective):
+    """Options, and the function that they determine; `advantages` is that of `GroupObjective`."""
+
+    aggregation: str = "token-mean"
+    """How token losses become one: "token-mean" (the paper), "seq-mean-token-mean" or "seq-mean-token-sum-norm"."""
 
     clip_low: float = 1.0
-    """The weight of a token is at least 1 - clip_low; 1: no bound."""
+    """The weight of a token is at least 1 - clip_low; 1: no bound. In [0, 1]."""
     clip_high: float = 0.2
-    """The weight of a token is at most 1 + clip_high."""
-    aggregation: str = "token-mean"
-    """How token losses become one: "token-mean" (the paper), or another of `GRPO`'s."""
+    """The weight of a token is at most 1 + clip_high. In [0, inf)."""
 
     def __post_init__(self) -> None:
-        check_options(self, clip_low="[0, 1]", clip_high="[0, inf)", epsilon="[0, inf)", kl_coef="[0, inf)")
-        check_options(self, aggregation=AGGREGATIONS, norm_tokens="(0, inf)", scale_by_std=(False, True), ddof=(0, 1))
+        super().__post_init__()
+        check_options(self, clip_low="[0, 1]", clip_high="[0, inf)")
 
     def loss(self, batch: Batch, logprobs: Tensor, entropy: Tensor | None = None) -> Loss:
         """The loss of a minibatch or of a part; `logprobs` [B, T] carry the gradient, `entropy` [B, T] is reported."""
@@ -52,13 +53,18 @@ class CISPO(GRPO):
 
         # Gain
         weight = ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
-        gain = weight * advantages * logprobs.where(batch.mask, 0)
+        gain = weight * advantages * logprobs
 
         # Penalties
-        kl = reference_kl(batch, logprobs, self.kl_coef)
+        kl = self.reference_kl(batch, logprobs)
 
         # Average
-        loss = average(kl - gain, batch, self.aggregation, self.norm_tokens)
+        loss = self.average(kl - self.corrected(batch, gain), batch)
         metrics = token_metrics(batch, logprobs, ratio, entropy)
-        metrics |= clip_metrics(batch, ratio, advantages, self.clip_low, self.clip_high)
+        # Whatever the sign of A: these tokens have a gradient still, of a bounded weight.
+        bounded = {
+            "clip_fraction_low": ratio < 1 - self.clip_low,
+            "clip_fraction_high": ratio > 1 + self.clip_high,
+        }
+        metrics |= clip_shares(batch, bounded)
         return Loss(loss, metrics)

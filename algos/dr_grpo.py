@@ -24,9 +24,9 @@ from algos.grpo import GRPO
 
 @dataclass(frozen=True)
 class DrGRPO(GRPO):
-    """GRPO with other defaults; `advantages` and `loss` are its own."""
+    """GRPO with other defaults."""
 
     aggregation: str = "seq-mean-token-sum-norm"
-    """How token losses become one: "seq-mean-token-sum-norm" (the paper), or another of `GRPO`'s."""
+    """How token losses become one: "seq-mean-token-sum-norm" (the paper), "token-mean" or "seq-mean-token-mean"."""
     scale_by_std: bool = False
     """Whether the advantage is divided by the std of the group's rewards."""

@@ -18,35 +18,31 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from algos.batch import Batch, Loss
 from algos.grpo import GRPO
 from algos.options import check_options
-from algos.primitives import average, log_ratio
+from algos.primitives import conditional_kl
 
 
 @dataclass(frozen=True)
 class GRPOKL(GRPO):
-    """Options, and the two functions that they determine; `advantages` is that of GRPO."""
+    """Options, and the function that they determine; `advantages` is that of `GroupObjective`."""
 
     gamma: float = 0.1
-    """Weight of the KL to the old policy; 0 is GRPO."""
+    """Weight of the KL to the old policy; 0 is GRPO. In [0, inf)."""
     tau: float = math.inf
-    """Ratios below it are pulled back; inf: all of them."""
+    """Ratios below it are pulled back; inf: all of them. In [0, inf]."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_options(self, gamma="[0, inf)", tau="(0, inf]")
+        check_options(self, gamma="[0, inf)", tau="[0, inf]")
 
     def loss(self, batch: Batch, logprobs: Tensor, entropy: Tensor | None = None) -> Loss:
         """The loss of a minibatch or of a part; `logprobs` [B, T] carry the gradient, `entropy` [B, T] is reported."""
         grpo = super().loss(batch, logprobs, entropy)
-        log_r = log_ratio(logprobs, batch.old_logprobs, batch.mask)
-        penalty = average(
-            torch.where(log_r.detach().exp() < self.tau, -log_r, 0), batch, self.aggregation, self.norm_tokens
-        )
+        penalty = self.average(conditional_kl(logprobs, batch.old_logprobs, batch.mask, self.tau), batch)
         return Loss(grpo.loss + self.gamma * penalty, grpo.metrics | {"penalty": penalty.detach()})
 
 
@@ -55,4 +51,4 @@ class GRPOKLR(GRPOKL):
     """The row "+ KL_r": only ratios below tau."""
 
     tau: float = 1.0
-    """Ratios below it are pulled back."""
+    """Ratios below it are pulled back. In [0, inf]."""

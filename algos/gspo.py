@@ -12,7 +12,8 @@ whole: a response is trained on with all of its tokens or with none. Its deviati
 tokens, and so are the bounds.
 
 The token form puts sg[s] r_t / sg[r_t] in the place of s, where sg stops the gradient. It has the value of s at every
-token; with one advantage for a whole response its gradient is that of s, and it allows an advantage for each token.
+token; with one advantage (and one weight of a correction) for a whole response its gradient is that of s, and it allows
+an advantage for each token.
 
 Defaults: clip 3e-4 below and 4e-4 above (the paper's Sec. 5.1); the others as in GRPO. verl and SkyRL have the token
 form, TRL that of the sequence.
@@ -31,17 +32,17 @@ from algos.batch import Batch, Loss
 from algos.grpo import GRPO
 from algos.metrics import clip_metrics, token_metrics
 from algos.options import check_options
-from algos.primitives import average, clipped_gain, importance_ratio, reference_kl, sequence_ratio
+from algos.primitives import clipped_gain, importance_ratio, sequence_ratio
 
 
 @dataclass(frozen=True)
 class GSPO(GRPO):
-    """Options, and the two functions that they determine; `advantages` is that of GRPO."""
+    """Options, and the two functions that they determine; `advantages` is that of `GroupObjective`."""
 
     clip_low: float = 3e-4
-    """A response with A < 0 has no gradient once its ratio is below 1 - clip_low."""
+    """A response with A < 0 has no gradient once its ratio is below 1 - clip_low. In [0, 1)."""
     clip_high: float = 4e-4
-    """A response with A > 0 has no gradient once its ratio is above 1 + clip_high."""
+    """A response with A > 0 has no gradient once its ratio is above 1 + clip_high. In [0, inf)."""
     variant: str = "sequence"
     """Which ratio the gradient goes through: "sequence" (Eq. 7) or "token" (Eq. 14)."""
 
@@ -62,13 +63,13 @@ class GSPO(GRPO):
             ratio = ratio.detach() * (own - own.detach()).exp()
 
         # Gain
-        gain = clipped_gain(ratio, advantages, self.clip_low, self.clip_high)
+        gain = clipped_gain(ratio, advantages, self.clip_low, self.clip_high, self.dual_clip)
 
         # Penalties
-        kl = reference_kl(batch, logprobs, self.kl_coef)
+        kl = self.reference_kl(batch, logprobs)
 
         # Average
-        loss = average(kl - gain, batch, self.aggregation, self.norm_tokens)
+        loss = self.average(kl - self.corrected(batch, gain), batch)
         metrics = token_metrics(batch, logprobs, token_ratio, entropy)
-        metrics |= clip_metrics(batch, ratio.detach(), advantages, self.clip_low, self.clip_high)
+        metrics |= clip_metrics(batch, ratio, advantages, self.clip_low, self.clip_high, self.dual_clip)
         return Loss(loss, metrics)

@@ -24,38 +24,23 @@ from torch import Tensor
 
 from algos.batch import Batch, Loss
 from algos.metrics import token_metrics
+from algos.objective import GroupObjective
 from algos.options import check_options
-from algos.primitives import AGGREGATIONS, NORM_TOKENS, average, group_advantages, importance_ratio, reference_kl
+from algos.primitives import importance_ratio
 
 
 @dataclass(frozen=True)
-class SoftSAPO:
-    """Options, and the two functions that they determine."""
+class SoftSAPO(GroupObjective):
+    """Options, and the function that they determine; `advantages` is that of `GroupObjective`."""
 
     temperature: float = 1.0
-    """How fast the gate closes for a token with A > 0."""
+    """How fast the gate closes for a token with A > 0. In (0, inf)."""
     temperature_negative: float = 1.05
-    """How fast it closes for a token with A < 0."""
-    aggregation: str = "seq-mean-token-mean"
-    """How token losses become one: "seq-mean-token-mean" (the paper), or another of `GRPO`'s."""
-    norm_tokens: float = NORM_TOKENS
-    """By what "seq-mean-token-sum-norm" divides: the most tokens that a response may have, or any other constant."""
-    epsilon: float = 1e-6
-    """Added to the std of a group's rewards."""
-    ddof: int = 1
-    """1: sample std of a group's rewards; 0: population std."""
-    kl_coef: float = 0.0
-    """Weight of the k3 estimate of KL(pi || pi_ref); above 0 the batch must hold `ref_logprobs`."""
+    """How fast it closes for a token with A < 0. In (0, inf)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_options(self, temperature="(0, inf)", temperature_negative="(0, inf)")
-        check_options(self, epsilon="[0, inf)", kl_coef="[0, inf)", aggregation=AGGREGATIONS, ddof=(0, 1))
-        check_options(self, norm_tokens="(0, inf)")
-
-    def advantages(self, batch: Batch) -> Batch:
-        """The batch with its advantages. Call it once per rollout batch, before that is cut: groups must be whole."""
-        advantages = group_advantages(batch.rewards, batch.groups, ddof=self.ddof, epsilon=self.epsilon)
-        return batch.with_advantages(advantages)
 
     def loss(self, batch: Batch, logprobs: Tensor, entropy: Tensor | None = None) -> Loss:
         """The loss of a minibatch or of a part; `logprobs` [B, T] carry the gradient, `entropy` [B, T] is reported."""
@@ -65,12 +50,14 @@ class SoftSAPO:
         ratio = importance_ratio(logprobs, batch.old_logprobs, batch.mask)
 
         # Gain
-        temperature = torch.where(advantages > 0, self.temperature, self.temperature_negative).to(ratio.dtype)
+        # Numbers of the ratio's type: bare ones would be rounded to float32.
+        positive, negative = map(ratio.new_tensor, (self.temperature, self.temperature_negative))
+        temperature = torch.where(advantages > 0, positive, negative)
         gain = 4 / temperature * torch.sigmoid(temperature * (ratio - 1)) * advantages
 
         # Penalties
-        kl = reference_kl(batch, logprobs, self.kl_coef)
+        kl = self.reference_kl(batch, logprobs)
 
         # Average
-        loss = average(kl - gain, batch, self.aggregation, self.norm_tokens)
+        loss = self.average(kl - self.corrected(batch, gain), batch)
         return Loss(loss, token_metrics(batch, logprobs, ratio, entropy))

@@ -106,6 +106,7 @@ def test_micro_batches_do_not_change_an_average(aggregation: str, expected: floa
 def test_a_row_without_policy_tokens_is_no_response() -> None:
     batch = batch_of(tensor([[1, 1], [0, 0]], dtype=torch.bool))
     assert average(torch.ones(2, 2), batch, "seq-mean-token-mean") == 1.0
+    assert average(torch.ones(2, 2), batch, "seq-mean-token-sum-norm", norm=4) == 0.5
 
 
 def test_unknown_aggregation_lists_those_there_are() -> None:

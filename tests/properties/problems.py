@@ -6,6 +6,7 @@ Masked places hold NaN and -inf in all of them, so each law is also a law about 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -19,10 +20,12 @@ import algos
 from algos.batch import Batch
 from algos.primitives import AGGREGATIONS
 
+EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "30"))
+
 
 def law(**strategies: st.SearchStrategy) -> Callable:
     """A test of examples drawn from these; the same examples in every run."""
-    return lambda test: settings(max_examples=30, deadline=None, derandomize=True)(given(**strategies)(test))
+    return lambda test: settings(max_examples=EXAMPLES, deadline=None, derandomize=True)(given(**strategies)(test))
 
 
 def objectives() -> Iterator[tuple[str, dict]]:
@@ -38,12 +41,24 @@ def objectives() -> Iterator[tuple[str, dict]]:
 
 
 def label(case: object) -> str:
-    return "-".join(map(str, case.values())) if isinstance(case, dict) else str(case)
+    return "-".join(map(str, case.values())) or "default" if isinstance(case, dict) else str(case)
 
 
 OBJECTIVES = list(objectives())
 VARIANTS = [
+    *((name, {"aggregation": aggregation}) for name in ("grpo", "sapo", "ppo") for aggregation in AGGREGATIONS),
     ("grpo", {"kl_coef": 0.1}),
+    ("grpo", {"kl_coef": 0.1, "kl_estimator": "k1", "kl_in": "reward", "group_of_one": "reward"}),
+    ("grpo", {"kl_coef": 0.1, "kl_estimator": "k2", "dual_clip": 1.5}),
+    ("grpo", {"correction": "token-truncate", "correction_low": 0.5}),
+    ("dapo", {"correction": "token-mask", "correction_low": 0.5, "drop_truncated": True}),
+    ("sapo", {"correction": "sequence-truncate", "dual_clip": 3.0}),
+    ("gspo", {"correction": "sequence-mask"}),
+    ("ppo", {"gamma": 0.9, "lam": 0.8, "kl_coef": 0.1, "dual_clip": 3.0, "bootstrap_truncated": True}),
+    ("ppo", {"whiten_advantages": False, "value_clip": 0.1, "kl_coef": 0.1, "kl_estimator": "k2", "kl_in": "loss"}),
+    ("reinforce_pp", {"baseline": "group", "gamma": 0.9, "kl_coef": 0.1, "dual_clip": 3.0}),
+    ("rloo", {"ratio": "response", "kl_coef": 0.1, "kl_estimator": "k1", "kl_in": "reward"}),
+    ("lld", {"gate": "response", "lambda_": 0.7}),
     ("gspo", {"variant": "token"}),
     ("gspo", {"variant": "token", "aggregation": "token-mean", "kl_coef": 0.1}),
     ("cispo", {"clip_low": 0.2, "clip_high": 4.0, "kl_coef": 0.1}),
@@ -58,7 +73,8 @@ STOPPED = ("cispo", "gspo token")
 # Its KL has no condition, so it pulls at every sampled token, at a ratio of 1 as well.
 PULLING = ("grpo_kl",)
 each_objective = pytest.mark.parametrize(("name", "options"), OBJECTIVES, ids=label)
-each_variant = pytest.mark.parametrize(("name", "options"), [*OBJECTIVES, *VARIANTS], ids=label)
+DEFAULTS: list[tuple[str, dict]] = [(name, {}) for name in algos.available()]
+each_variant = pytest.mark.parametrize(("name", "options"), [*DEFAULTS, *VARIANTS], ids=label)
 each_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS)
 
 
@@ -73,7 +89,8 @@ class Problem:
         """Other contents at the masked places."""
         mask = self.batch.mask
         filler = torch.tensor(values, dtype=torch.float64).repeat(mask.numel())[: mask.numel()].reshape(mask.shape)
-        fields = {key: value for key, value in self.batch.tensors().items() if key.endswith("logprobs")}
+        fields = {key: value for key, value in self.batch.tensors().items() if key.endswith(("logprobs", "values"))}
+        fields = {key: value for key, value in fields.items() if value.ndim == 2}
         fields = {key: torch.where(mask, value, filler) for key, value in fields.items()}
         return Problem(replace(self.batch, **fields), torch.where(mask, self.logprobs, filler))
 
@@ -103,16 +120,26 @@ def problems(draw: st.DrawFn, spreads: tuple[float, ...] = (0.0, 0.3, 3.0, 1e4),
         mask=mask,
         old_logprobs=old,
         ref_logprobs=old + 2 * uniform() - 1,
+        rollout_logprobs=old + spread * (2 * uniform() - 1) / 10,
+        values=2 * uniform() - 1,
+        final_values=2 * uniform()[:, 0] - 1,
+        truncated=uniform()[:, 0] < 0.3,
         rewards=torch.tensor(rewards, dtype=torch.float64),
         groups=torch.tensor(groups),
     )
     return Problem(batch, old + log_ratio).poisoned(math.nan, -math.inf)
 
 
+def critic(algorithm: algos.Algorithm, batch: Batch) -> dict[str, Tensor]:
+    """The further argument of a loss that has a critic: the values of one that has moved since it scored the batch."""
+    needed = "values" in getattr(algorithm, "needs", ())
+    return {"values": -batch.require("values", "problems have them")} if needed else {}
+
+
 def evaluate(algorithm: algos.Algorithm, batch: Batch, logprobs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Loss, gradient and metrics."""
     logprobs = logprobs.detach().clone().requires_grad_()
-    out = algorithm.loss(batch, logprobs)
+    out = algorithm.loss(batch, logprobs, **critic(algorithm, batch))
     (gradient,) = torch.autograd.grad(out.loss, logprobs)
     return out.loss.detach(), gradient, out.metrics
 

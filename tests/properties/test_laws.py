@@ -14,6 +14,7 @@ from problems import (
     STOPPED,
     Problem,
     assert_same,
+    critic,
     each_variant,
     evaluate,
     label,
@@ -25,7 +26,7 @@ from torch import Tensor
 
 import algos
 from algos.batch import Batch
-from algos.primitives import average, importance_ratio, kl_k1, kl_k2, kl_k3, log_ratio
+from algos.primitives import average, importance_ratio, kl_k1, kl_k2, kl_k3, log_ratio, masked_mean
 
 WITHOUT_PULL = [(name, options) for name, options in OBJECTIVES if name not in PULLING]
 
@@ -71,11 +72,16 @@ def test_retrieved_tokens_get_no_gradient_from_logits_on(name: str, options: dic
         mask=mask,
         old_logprobs=logprobs.detach() + 0.1,
         ref_logprobs=logprobs.detach() - 0.1,
+        rollout_logprobs=logprobs.detach() + 0.09,
         rewards=torch.tensor([1.0, 0.0]),
         groups=torch.zeros(2, dtype=torch.int64),
+        values=torch.zeros(mask.shape),
+        final_values=torch.zeros(2),
+        truncated=torch.tensor([False, False]),
     )
     algorithm = algos.make(name, **options)
-    (gradient,) = torch.autograd.grad(algorithm.loss(algorithm.advantages(batch), logprobs).loss, logits)
+    batch = algorithm.advantages(batch)
+    (gradient,) = torch.autograd.grad(algorithm.loss(batch, logprobs, **critic(algorithm, batch)).loss, logits)
     touched = [position for position in range(18) if gradient[:, position].any()]
     assert touched == [4, 5, 6, 7, 14, 15, 16]
 
@@ -89,6 +95,25 @@ def test_primitives_are_constant_at_masked_places(primitive, problem: Problem):
     (gradient,) = torch.autograd.grad(value.sum(), logprobs)
     assert (value[~mask] == (1 if primitive is importance_ratio else 0)).all()
     assert (gradient[~mask] == 0).all()
+
+
+def test_the_mean_of_masked_values() -> None:
+    values = torch.tensor([[1.0, math.nan, 3.0], [math.inf, math.nan, -math.inf]])
+    mask = torch.tensor([[1, 0, 1], [0, 0, 0]], dtype=torch.bool)
+    assert masked_mean(values, mask) == 2.0
+    assert masked_mean(values, mask, dim=1).tolist() == [2.0, 0.0]
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 20.0), (torch.float32, 20.0), (torch.float16, 8.0)])
+def test_ratios_are_bounded_on_both_sides(dtype: torch.dtype, bound: float) -> None:
+    drift = torch.tensor([[-1e4, 1e4]], dtype=dtype)
+    expected = torch.tensor([[-bound, bound]], dtype=torch.promote_types(dtype, torch.float32)).exp()
+    torch.testing.assert_close(importance_ratio(drift, 0 * drift), expected)
+
+
+def test_a_mask_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"must have one shape; got \[\[1, 2\], \[1, 2\], \[1, 1\]\]"):
+        log_ratio(torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 1, dtype=torch.bool))
 
 
 # Rows
@@ -128,7 +153,7 @@ def test_the_order_of_rows_changes_nothing(name: str, options: dict, problem: Pr
 
 
 @each_variant
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 @law(problem=problems())
 def test_always_finite(name: str, options: dict, dtype: torch.dtype, problem: Problem):
     fields = {
@@ -185,7 +210,9 @@ def test_gradients_agree_with_central_differences(name: str, options: dict, prob
     algorithm = algos.make(name, **options)
     batch = algorithm.advantages(problem.batch)
     logprobs = problem.poisoned(0.5).logprobs.requires_grad_()
-    torch.autograd.gradcheck(lambda given: algorithm.loss(batch, given).loss, logprobs, eps=1e-6, atol=1e-6)
+    torch.autograd.gradcheck(
+        lambda given: algorithm.loss(batch, given, **critic(algorithm, batch)).loss, logprobs, eps=1e-6, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(("name", "options"), WITHOUT_PULL, ids=label)
@@ -208,6 +235,6 @@ def test_a_step_raises_good_tokens_and_lowers_bad_ones(name: str, options: dict,
     logits = torch.randn(*mask.shape, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     before = logits.requires_grad_().log_softmax(-1)[..., 0]
     batch = algorithm.advantages(replace(problem.batch, old_logprobs=before.detach()))
-    (gradient,) = torch.autograd.grad(algorithm.loss(batch, before).loss, logits)
+    (gradient,) = torch.autograd.grad(algorithm.loss(batch, before, **critic(algorithm, batch)).loss, logits)
     moved = ((logits - 0.1 * gradient).log_softmax(-1)[..., 0] - before).detach()
     assert torch.equal(moved.sign(), batch.require("advantages", "just made").sign() * mask)

@@ -2,13 +2,79 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 import torch
 from hypothesis import assume
 from hypothesis import strategies as st
 from problems import Problem, law, problems
 from torch import Tensor
 
+import algos
 from algos.primitives import group_advantages, leave_one_out_advantages
+
+COMPARING = sorted({*algos.available()} - {"ppo"})
+"""Their advantages compare responses; PPO's compare with what a critic expected."""
+SCALED = sorted({*COMPARING} - {"dr_grpo", "rloo"})
+"""And divide by a standard deviation."""
+
+
+def advantages_of(name: str, problem: Problem, rewards: Tensor) -> Tensor:
+    batch = replace(problem.batch, rewards=rewards)
+    return algos.make(name).advantages(batch).require("advantages", "just made")
+
+
+@pytest.mark.parametrize("name", COMPARING)
+@law(problem=problems(), shift=st.sampled_from([-3.0, 0.1, 100.0]))
+def test_the_level_of_rewards_says_nothing(name: str, problem: Problem, shift: float):
+    found = advantages_of(name, problem, problem.batch.rewards + shift)
+    torch.testing.assert_close(found, advantages_of(name, problem, problem.batch.rewards), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", COMPARING)
+@law(problem=problems(), scale=st.sampled_from([0.1, 3.0, 100.0]))
+def test_the_scale_of_rewards_says_nothing_to_those_that_divide_by_it(name: str, problem: Problem, scale: float):
+    found = advantages_of(name, problem, problem.batch.rewards * scale)
+    expected = advantages_of(name, problem, problem.batch.rewards)
+    # Up to the epsilon beside the std; the least std of two different rewards here is 0.1 * 0.4 / sqrt(6).
+    torch.testing.assert_close(found, expected if name in SCALED else scale * expected, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", COMPARING)
+@law(problem=problems())
+def test_advantages_balance(name: str, problem: Problem):
+    """Within a group, counting each response once; REINFORCE++ over the tokens of the whole batch."""
+    found, batch = advantages_of(name, problem, problem.batch.rewards), problem.batch
+    if name == "reinforce_pp":
+        assert abs(found.sum()) < 1e-9
+        return
+    full = replace(batch, mask=torch.ones_like(batch.mask))
+    found = algos.make(name).advantages(full).require("advantages", "just made")[:, 0]
+    assert all(abs(found[batch.groups == number].sum()) < 1e-9 for number in batch.groups.unique())
+
+
+@pytest.mark.parametrize("name", COMPARING)
+@law(problem=problems(), reward=st.sampled_from([0.0, 1.0, 0.1, -2.7]))
+def test_equal_rewards_teach_nothing(name: str, problem: Problem, reward: float):
+    """Case M7: [1, 1, 1, 1], a group of one, and [1, missing, 0, 0] among them."""
+    equal = torch.full_like(problem.batch.rewards, reward)
+    assert not advantages_of(name, problem, equal).any()
+    missing = equal.where(torch.arange(len(equal)) > 0, torch.nan)
+    assert not advantages_of(name, problem, missing).any()
+
+
+@law(reward=st.sampled_from([1.0, 0.0, -2.0]), size=st.integers(1, 4))
+def test_a_group_of_one_may_keep_its_reward(reward: float, size: int):
+    """As in verl; by default it has nothing to compare with."""
+    rewards, groups = torch.full((size,), reward, dtype=torch.float64), torch.arange(size)
+    assert not group_advantages(rewards, groups).any()
+    assert not leave_one_out_advantages(rewards, groups).any()
+    torch.testing.assert_close(group_advantages(rewards, groups, epsilon=0.5, group_of_one="reward"), rewards / 1.5)
+    torch.testing.assert_close(group_advantages(rewards, groups, scale_by_std=False, group_of_one="reward"), rewards)
+    torch.testing.assert_close(leave_one_out_advantages(rewards, groups, group_of_one="reward"), rewards)
+    twice = torch.cat([rewards, rewards])
+    assert not group_advantages(twice, torch.cat([groups, groups]), group_of_one="reward").any()
 
 
 @law(problem=problems(), scale_by_std=st.booleans(), ddof=st.sampled_from([0, 1]))

@@ -62,6 +62,13 @@ def test_leave_one_out_advantages() -> None:
     ("name", "options", "expected"),
     [
         pytest.param("grpo", {"aggregation": "token-mean"}, 0.360701, id="search-r1"),
+        pytest.param("grpo", {"preset": "verl"}, 0.244049, id="verl"),
+        pytest.param("grpo", {"dual_clip": 3.0}, 0.158524, id="verl-seq-mean"),
+        pytest.param("dapo", {"preset": "verl"}, 0.352718, id="verl-dapo"),
+        pytest.param("dr_grpo", {"preset": "verl", "norm_tokens": 4}, 0.09687, id="verl-dr-grpo"),
+        pytest.param("rloo", {"ratio": "response"}, 0.274149, id="trl-rloo"),
+        pytest.param("gspo", {"preset": "verl"}, 0.110729, id="verl-gspo-by-name"),
+        pytest.param("cispo", {"preset": "trl"}, 0.316826, id="trl-cispo-by-name"),
         pytest.param("grpo", {"aggregation": "seq-mean-token-mean", "epsilon": 1e-4}, 0.26541, id="trl"),
         pytest.param(
             "grpo", {"aggregation": "token-mean", "epsilon": 1e-4, "clip_high": 0.28}, 0.352657, id="trl-dapo"
@@ -88,13 +95,21 @@ def test_losses(name: str, options: dict, expected: float) -> None:
     close(algorithm.loss(algorithm.advantages(BATCH), NEW).loss, expected)
 
 
+@pytest.mark.parametrize("baseline", ["batch", "group"])
+def test_reinforce_pp_advantages(baseline: str) -> None:
+    """There is one group, so its mean is the batch's: both give the same."""
+    algorithm = algos.make("reinforce_pp", baseline=baseline)
+    sizes = tensor([1.044466, -0.870388, -0.870388, 1.044466], dtype=torch.float64)
+    close(algorithm.advantages(BATCH).require("advantages", "just made"), sizes[:, None] * MASK)
+
+
 def test_sapo_penalties() -> None:
     """By hand: responses 0 and 3 are good, and of their five tokens two have fallen, by 0.3 and 0.5."""
     expected = {"released": (0.3 + 0.5) / 5, "paper": (0.3 / 3 + 0.5 / 2) / 4}
     for variant, value in expected.items():
         sapo = algos.make("sapo", variant=variant)
         close(sapo.loss(sapo.advantages(BATCH), NEW).metrics["penalty"], value, digits=1e-12)
-    terms = conditional_kl(NEW, OLD, MASK, SIGNS[:, None].expand(4, 4))
+    terms = conditional_kl(NEW, OLD, MASK, advantages=SIGNS[:, None].expand(4, 4))
     close(terms, [[0, 0.3, 0, 0], [0] * 4, [0] * 4, [0.5, 0, 0, 0]], digits=1e-12)
 
 

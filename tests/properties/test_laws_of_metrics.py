@@ -1,0 +1,109 @@
+"""Each metric is what its one definition says, counted token by token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import strategies as st
+from problems import Problem, critic, law, problems
+from torch import Tensor
+
+import algos
+from algos.batch import Batch
+from algos.primitives import importance_ratio, response_ratio, sequence_ratio
+
+PER_TOKEN = ["dapo", "dr_grpo", "grpo", "grpo_kl", "lld", "ppo", "reinforce_pp", "rloo", "sapo"]
+CLIPS = st.sampled_from([(0.0, 0.0), (0.2, 0.2), (0.1, 0.5)])
+NEAR = problems(spreads=(0.0, 0.3, 3.0))
+
+
+def metrics_of(algorithm: algos.Algorithm, problem: Problem, entropy: Tensor | None = None) -> tuple[Batch, dict]:
+    batch = algorithm.advantages(problem.batch)
+    return batch, algorithm.loss(batch, problem.logprobs, entropy, **critic(algorithm, batch)).metrics
+
+
+def share(batch: Batch, ratio: Tensor, condition: Callable[[float, float], bool]) -> float:
+    """The share of policy tokens whose ratio and advantage meet a condition."""
+    advantages = batch.require("advantages", "just made")
+    places = batch.mask.nonzero().tolist()
+    held = [condition(ratio[row, column].item(), advantages[row, column].item()) for row, column in places]
+    return sum(held) / len(held) if held else 0.0
+
+
+def check_shares(name: str, batch: Batch, metrics: dict, ratio: Tensor, clips: tuple[float, float], dual: float):
+    low, high = clips
+    expected = {
+        "clip_fraction_low": share(batch, ratio, lambda r, a: r < 1 - low and a < 0),
+        "clip_fraction_high": share(batch, ratio, lambda r, a: r > 1 + high and a > 0),
+    }
+    if dual < math.inf:
+        expected["clip_fraction_dual"] = share(batch, ratio, lambda r, a: r > dual and a < 0)
+    expected["clip_fraction"] = sum(expected.values())
+    found = {key: value.item() for key, value in metrics.items() if key.startswith("clip_fraction")}
+    assert found == pytest.approx(expected), name
+
+
+@pytest.mark.parametrize("name", PER_TOKEN)
+@law(problem=NEAR, clips=CLIPS, dual=st.sampled_from([1.5, math.inf]))
+def test_clip_fractions_count_the_tokens_that_the_clip_holds(
+    name: str, problem: Problem, clips: tuple[float, float], dual: float
+):
+    algorithm = algos.make(name, clip_low=clips[0], clip_high=clips[1], dual_clip=dual)
+    batch, metrics = metrics_of(algorithm, problem)
+    ratio = importance_ratio(problem.logprobs, batch.old_logprobs, batch.mask)
+    check_shares(name, batch, metrics, ratio, clips, dual)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "of_row"),
+    [
+        ("gspo", {}, sequence_ratio),
+        ("gspo", {"variant": "token"}, sequence_ratio),
+        ("rloo", {"ratio": "response"}, response_ratio),
+    ],
+)
+@law(problem=NEAR, clips=CLIPS, dual=st.sampled_from([1.5, math.inf]))
+def test_of_whole_responses_they_count_the_tokens_of_those(
+    name: str, options: dict, of_row: Callable, problem: Problem, clips: tuple[float, float], dual: float
+):
+    algorithm = algos.make(name, clip_low=clips[0], clip_high=clips[1], dual_clip=dual, **options)
+    batch, metrics = metrics_of(algorithm, problem)
+    ratio = of_row(problem.logprobs, batch.old_logprobs, batch.mask)[:, None].expand_as(batch.mask)
+    check_shares(name, batch, metrics, ratio, clips, dual)
+
+
+@law(problem=NEAR, clips=CLIPS)
+def test_of_cispo_they_count_the_weights_that_are_bounded(problem: Problem, clips: tuple[float, float]):
+    low, high = clips
+    batch, metrics = metrics_of(algos.make("cispo", clip_low=low, clip_high=high), problem)
+    ratio = importance_ratio(problem.logprobs, batch.old_logprobs, batch.mask)
+    expected = {
+        "clip_fraction_low": share(batch, ratio, lambda r, _: r < 1 - low),
+        "clip_fraction_high": share(batch, ratio, lambda r, _: r > 1 + high),
+    }
+    expected["clip_fraction"] = sum(expected.values())
+    found = {key: value.item() for key, value in metrics.items() if key.startswith("clip_fraction")}
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", algos.available())
+@law(problem=NEAR)
+def test_means_over_the_policy_s_tokens(name: str, problem: Problem):
+    entropy = problem.batch.old_logprobs.abs()
+    batch, metrics = metrics_of(algos.make(name), problem, entropy)
+    reference, sampled = (batch.require(field, "problems have it") for field in ("ref_logprobs", "rollout_logprobs"))
+    log_r = problem.logprobs - batch.old_logprobs
+    behind = reference - problem.logprobs
+    expected = {
+        "ratio": log_r.exp(),
+        "kl_old": -log_r,
+        "kl_ref": behind.exp() - 1 - behind,
+        "mismatch": (batch.old_logprobs - sampled).abs(),
+        "entropy": entropy,
+    }
+    for key, values in expected.items():
+        mean = values[batch.mask].mean() if batch.mask.any() else torch.tensor(0.0, dtype=torch.float64)
+        torch.testing.assert_close(metrics[key], mean, msg=key)
