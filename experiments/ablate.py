@@ -6,12 +6,13 @@ python experiments/ablate.py --algos grpo,sapo --seeds 3
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from algos import Algorithm
 from algos.training.engines.hf import HFEngine
 from algos.training.evaluation import evaluate_decodings
 from algos.training.policy import CausalLMPolicy, load_policy
@@ -98,7 +100,7 @@ def run(bench: Bench, label: str, seed: int, start: dict[str, Any], out: Path, a
     began = time.perf_counter()
     policy = bench.policy()
     algorithm = make_algorithm(label)
-    needs_reference = getattr(algorithm, "kl_coef", 0.0) > 0
+    needs_reference = "ref_logprobs" in getattr(algorithm, "needs", ())
     trainer = Trainer(
         policy,
         algorithm,
@@ -114,7 +116,14 @@ def run(bench: Bench, label: str, seed: int, start: dict[str, Any], out: Path, a
     trainer.train(out, on_step=lambda _: advance(bench.config.trainer.rollouts))
     end = bench.evaluate(policy, out / "end", advance)
     result = {"algorithm": label, "seed": seed, "start": start, "end": end, "steps": trainer.steps_done}
+    result["options"] = _options(algorithm)
     write_json(out / "result.json", result | {"seconds": round(time.perf_counter() - began, 1)})
+
+
+def _options(algorithm: Algorithm) -> dict[str, Any]:
+    """All options of an algorithm, defaults included; {} if it does not say."""
+    options = asdict(algorithm) if is_dataclass(algorithm) and not isinstance(algorithm, type) else {}
+    return {name: "inf" if value == math.inf else value for name, value in options.items()}  # JSON has no infinity
 
 
 def open_folder(config: AblateConfig) -> None:
@@ -197,6 +206,7 @@ def _run_all(bench: Bench, missing: dict[tuple[str, int], Path], console: Consol
 def main(argv: list[str] | None = None) -> int:
     """The command; 0 when all is done, 2 for settings that cannot be used, 130 when it was stopped."""
     console = Console()
+    sys.path.append(str(Path.cwd()))  # for --algos package.module:Name; a script has its own folder on the path instead
     try:
         try:
             config = parse(argv)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -68,7 +69,8 @@ class AblateConfig:
     """Train every algorithm with every seed from the same start on the same questions, and compare."""
 
     algos: str = "grpo,sapo"
-    """Algorithms, separated by commas. Options follow a colon: sapo:gamma=0.05:tau=0.8"""
+    """Algorithms, separated by commas: names that `search-gym algos` lists, or package.module:Name. Options follow a
+    colon: sapo:gamma=0.05:tau=0.8, grpo:preset=verl"""
     seeds: int = 3
     """How many seeds; they are 0, 1, 2, …"""
     model: str = "embedded"
@@ -98,8 +100,15 @@ class AblateConfig:
 
 
 def make_algorithm(label: str) -> algos.Algorithm:
-    """An algorithm from its label: "sapo", or "sapo:gamma=0.05:tau=0.8"."""
+    """An algorithm from its label.
+
+    Args:
+        label: a name and options, "sapo:gamma=0.05:tau=0.8" or "grpo:preset=verl"; the name may be the path of a class,
+            "my_package.my_module:MyAlgorithm:scale=2", from anywhere on the path.
+    """
     name, *pairs = label.split(":")
+    if pairs and "=" not in pairs[0]:
+        name = f"{name}:{pairs.pop(0)}"
     options: dict[str, Any] = {}
     for pair in pairs:
         option, given, value = pair.partition("=")
@@ -108,7 +117,7 @@ def make_algorithm(label: str) -> algos.Algorithm:
         try:
             options[option] = ast.literal_eval(value)
         except (ValueError, SyntaxError):  # a word, such as variant=released
-            options[option] = value
+            options[option] = math.inf if value == "inf" else value
     return algos.make(name, **options)
 
 

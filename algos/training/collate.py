@@ -39,6 +39,7 @@ def collate(trajectories: Sequence[Trajectory], groups: Sequence[int], device: t
         rollout_logprobs=logprobs,
         rewards=torch.tensor([t.reward for t in trajectories], dtype=torch.float32, device=device),
         groups=torch.tensor(groups, dtype=torch.int64, device=device),
+        truncated=torch.tensor([bool(t.truncated) for t in trajectories], device=device),
         ids=padded([t.ids for t in trajectories], torch.int64),
         lengths=torch.tensor([len(t.ids) for t in trajectories], dtype=torch.int64, device=device),
     )

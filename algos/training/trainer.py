@@ -14,7 +14,9 @@ from typing import Any
 import torch
 
 from algos import Algorithm, Batch
+from algos.dapo import informative
 from algos.training.collate import collate, cut_by_length
+from algos.training.critic import Critic
 from algos.training.drift import ratio_drift
 from algos.training.engines import Engine
 from algos.training.policy import CausalLMPolicy
@@ -26,6 +28,9 @@ from search_gym.tokenizers import Tokenizer
 from search_gym.trajectory import Trajectory, write_jsonl
 
 Metrics = dict[str, Any]
+
+
+_AT_LEAST_ONE = ("batch_questions", "group_size", "minibatches", "epochs", "max_sampled_batches", "micro_batch_tokens")
 
 
 @dataclass(frozen=True)
@@ -43,12 +48,17 @@ class TrainerConfig:
     updated is not the one that sampled."""
     epochs: int = 1
     """Passes over a rollout batch."""
+    max_sampled_batches: int = 1
+    """Dynamic sampling (DAPO, arXiv 2503.14476, Sec. 3.2): above 1, only groups whose rewards (as the environment gives
+    them) differ are learnt from, and up to so many rollout batches are drawn to fill one with them."""
     learning_rate: float = 1e-4
     """Of AdamW."""
+    critic_learning_rate: float = 1e-3
+    """Of AdamW, for the critic of an algorithm that has one."""
     weight_decay: float = 0.0
     """Of AdamW."""
     max_grad_norm: float = 1.0
-    """Gradients are scaled down to this norm."""
+    """Gradients are scaled down to this norm, those of a critic by themselves."""
     temperature: float = 1.0
     """Of the sampling, > 0; log-probs are scored at the same one."""
     micro_batch_tokens: int = 4096
@@ -59,7 +69,7 @@ class TrainerConfig:
     """How many trajectories of each step are written to trajectories.jsonl."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_questions", "group_size", "minibatches", "epochs", "micro_batch_tokens"):
+        for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.temperature <= 0:
@@ -99,6 +109,7 @@ class Trainer:
         config: of the loop.
         seed: of the minibatches.
         reference: a frozen policy whose log-probs go into the batch, for algorithms with a KL to it.
+        critic: is updated in place, for algorithms that need values; a new one unless given.
     """
 
     policy: CausalLMPolicy
@@ -111,12 +122,16 @@ class Trainer:
     config: TrainerConfig = field(default_factory=TrainerConfig)
     seed: int = 0
     reference: CausalLMPolicy | None = None
+    critic: Critic | None = None
 
     def __post_init__(self) -> None:
         config = self.config
-        self.optimizer = torch.optim.AdamW(
-            self.policy.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
-        )
+        if self.critic is None and "values" in getattr(self.algorithm, "needs", ()):
+            self.critic = Critic(self.policy)
+        learners = [{"params": self.policy.parameters(), "lr": config.learning_rate}]
+        if self.critic is not None:
+            learners.append({"params": self.critic.parameters(), "lr": config.critic_learning_rate})
+        self.optimizer = torch.optim.AdamW(learners, weight_decay=config.weight_decay)
         self._order = question_order(self.questions, config.question_seed)
         self._generator = torch.Generator().manual_seed(self.seed)
         self.steps_done = 0
@@ -141,34 +156,55 @@ class Trainer:
     def step(self) -> tuple[Metrics, list[Trajectory]]:
         """One rollout batch and its updates."""
         seconds: dict[str, float] = {}
-        size = self.config.group_size
-        asked = [next(self._order) for _ in range(self.config.batch_questions)]
         with _timed(seconds, "rollout"):
-            trajectories = play(
-                [question for question in asked for _ in range(size)],
+            trajectories, batch = self._roll_out()
+        with _timed(seconds, "score"):
+            batch = self._scored(batch)
+        with _timed(seconds, "update"):
+            updates = self._update(self.algorithm.advantages(batch))
+        self.steps_done += 1
+        metrics = {"step": self.steps_done} | _of_rollouts(trajectories) | updates | {"seconds": seconds}
+        trajectories = [replace(t, extra={"step": self.steps_done, "seed": self.seed}) for t in trajectories]
+        return metrics, trajectories
+
+    def _roll_out(self) -> tuple[list[Trajectory], Batch]:
+        """All episodes that were played, and the batch of those to learn from."""
+        config, trajectories = self.config, []
+        while True:
+            asked = [next(self._order) for _ in range(config.batch_questions)]
+            trajectories += play(
+                [question for question in asked for _ in range(config.group_size)],
                 engine=self.engine,
                 tokenizer=self.tokenizer,
                 retriever=self.retriever,
                 rules=self.rules,
-                temperature=self.config.temperature,
+                temperature=config.temperature,
             )
-        # Groups are told by position: a question that is drawn twice makes two groups.
-        groups = [position // size for position in range(len(trajectories))]
-        with _timed(seconds, "score"):
-            batch = self._scored(collate(trajectories, groups, self.policy.device))
-        with _timed(seconds, "update"):
-            updates = self._update(self.algorithm.advantages(batch))
-        self.steps_done += 1
-        metrics = {"step": self.steps_done} | _of_rollouts(trajectories, batch) | updates | {"seconds": seconds}
-        trajectories = [replace(t, extra={"step": self.steps_done, "seed": self.seed}) for t in trajectories]
-        return metrics, trajectories
+            # Groups are told by position: a question that is drawn twice makes two groups.
+            groups = [position // config.group_size for position in range(len(trajectories))]
+            batch = collate(trajectories, groups, self.policy.device)
+            if config.max_sampled_batches == 1:
+                return trajectories, batch
+            rows = informative(batch).nonzero().squeeze(1)
+            if len(rows) >= config.rollouts or len(trajectories) == config.max_sampled_batches * config.rollouts:
+                return trajectories, batch.select(rows[: config.rollouts])
 
     def _scored(self, batch: Batch) -> Batch:
-        """The batch with the log-probs of the policy as it is before the first update, and of the reference."""
+        """The batch with what policy, reference and critic say of it before the first update."""
         scored = replace(batch, old_logprobs=self._logprobs(self.policy, batch))
         if self.reference is not None:
             scored = replace(scored, ref_logprobs=self._logprobs(self.reference, batch))
+        if self.critic is not None:
+            scored = self._valued(scored, self.critic)
         return scored
+
+    @torch.no_grad()
+    def _valued(self, batch: Batch, critic: Critic) -> Batch:
+        values, final = torch.zeros_like(batch.old_logprobs), torch.zeros_like(batch.rewards)
+        for rows in self._micro_batches(batch):
+            part = batch.part(rows)
+            values[rows], final[rows] = critic(*part.inputs(), part.mask)
+        return replace(batch, values=values, final_values=final)
 
     @torch.no_grad()
     def _logprobs(self, policy: CausalLMPolicy, batch: Batch) -> torch.Tensor:
@@ -206,16 +242,23 @@ class Trainer:
                 # The policy is still the one that sampled, so its ratios are 1: exactly, not up to the rounding of
                 # two forward passes, which would tell r < 1 from r = 1 at random.
                 part = replace(part, old_logprobs=scores.logprobs.detach())
-            out = self.algorithm.loss(part, scores.logprobs, scores.entropy)
+            critic = {} if self.critic is None else {"values": self.critic(*part.inputs(), part.mask).values}
+            out = self.algorithm.loss(part, scores.logprobs, scores.entropy, **critic)
             out.loss.backward()
             log_ratio[rows] = scores.logprobs.detach() - part.old_logprobs
             for name, value in ({"loss": out.loss.detach()} | out.metrics).items():
                 totals[name] = totals.get(name, 0.0) + value.item()
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.max_grad_norm).item()
-        usable = math.isfinite(norm)
+        norms = {"grad_norm": self._clip_gradient(self.policy)}
+        if self.critic is not None:
+            norms["critic_grad_norm"] = self._clip_gradient(self.critic)
+        usable = all(map(math.isfinite, norms.values()))
         if usable:  # a step along NaN would lose the policy
             self.optimizer.step()
-        return totals | {"grad_norm": norm, "skipped": float(not usable)}, ratio_drift(log_ratio, minibatch.mask)
+        return totals | norms | {"skipped": float(not usable)}, ratio_drift(log_ratio, minibatch.mask)
+
+    def _clip_gradient(self, learner: torch.nn.Module) -> float:
+        """Its norm before it was clipped."""
+        return torch.nn.utils.clip_grad_norm_(learner.parameters(), self.config.max_grad_norm).item()
 
 
 @contextmanager
@@ -226,24 +269,19 @@ def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
     seconds[phase] = round(time.perf_counter() - start, 3)
 
 
-def _of_rollouts(trajectories: Sequence[Trajectory], batch: Batch) -> Metrics:
-    """What the trajectories of a step say: means over them.
-
-    mismatch: mean absolute difference of the sampler's log-probs and the trainer's, for the same policy and tokens.
-    """
+def _of_rollouts(trajectories: Sequence[Trajectory]) -> Metrics:
+    """What the trajectories of a step say: their number, and means over them."""
     count = len(trajectories)
-    sampled = max(int(batch.mask.sum()), 1)
-    difference = (batch.old_logprobs - batch.require("rollout_logprobs", "collate sets it")).abs()
     return {
+        "episodes": count,
         "reward": sum(t.reward for t in trajectories) / count,
         "em": sum(t.em for t in trajectories) / count,
         "f1": sum(t.f1 for t in trajectories) / count,
         "searches": sum(t.searches for t in trajectories) / count,
         "invalid_actions": sum(t.invalid_actions for t in trajectories) / count,
         "truncated": sum(bool(t.truncated) for t in trajectories) / count,
-        "policy_tokens": sampled / count,
+        "policy_tokens": sum(sum(t.mask) for t in trajectories) / count,
         "tokens": sum(len(t.ids) for t in trajectories) / count,
-        "mismatch": _finite(float(torch.where(batch.mask, difference, 0).sum()) / sampled),
     }
 
 

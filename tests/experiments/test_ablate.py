@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -53,6 +54,8 @@ def test_the_folder_says_what_was_done(finished: Path) -> None:
             assert scores["questions"] == 6
             assert 0 <= scores["em"] <= scores["f1"] <= 1
     assert results["runs"][0]["start"] == results["runs"][3]["start"]
+    assert results["runs"][1]["options"] | {"gamma": 0.1} == {**results["runs"][3]["options"], "gamma": 0.1}
+    assert (results["runs"][1]["options"]["gamma"], results["runs"][1]["options"]["dual_clip"]) == (0.5, "inf")
     assert json.loads((finished / "config.json").read_text())["trainer"]["steps"] == 1
     assert set(json.loads((finished / "environment.json").read_text())) >= {"commit", "python", "versions"}
     assert (finished / "figure.png").stat().st_size > 10_000
@@ -115,11 +118,25 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     assert not (tmp_path / "results.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ("grpo:preset=openrlhf", "grpo has no preset 'openrlhf'; there are: verl, trl, search-r1"),
+        ("no_module:Mine", "no algorithm at 'no_module:Mine': No module named 'no_module'"),
+    ],
+)
+def test_what_is_wrong_with_a_label_is_said(label: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        ablate.main(["--algos", f"grpo,{label}"])
+    assert exit_.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())  # it stands in a box, and is broken to fit
+
+
 def test_an_unknown_algorithm_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         ablate.main(["--algos", "grpo,magic"])
     assert exit_.value.code == 2
-    error = " ".join(capsys.readouterr().err.split())  # it stands in a box, and is broken to fit
+    error = " ".join(capsys.readouterr().err.split())
     assert "unknown algorithm 'magic'; there are: " in error
     assert all(name in error for name in algos.available())
 
@@ -140,9 +157,26 @@ def test_what_is_missing_is_said_at_once(
     assert not (tmp_path / "x").exists()
 
 
+def test_an_algorithm_with_a_critic_and_one_of_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second from a module in the folder in which the command runs."""
+    (tmp_path / "their_own.py").write_text("from algos import GRPO\n\n\nclass Mine(GRPO):\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert run(tmp_path / "runs", "--algos", "ppo,their_own:Mine:clip_high=0.3", "--seeds", "1") == 0
+    results = json.loads((tmp_path / "runs" / "results.json").read_text())
+    assert [result["algorithm"] for result in results["runs"]] == ["ppo", "their_own:Mine:clip_high=0.3"]
+    assert results["runs"][1]["options"]["clip_high"] == 0.3
+    (metrics,) = untimed(tmp_path / "runs" / "runs" / "ppo-seed0" / "metrics.jsonl")
+    assert metrics["critic_grad_norm"] > 0
+
+
 def test_labels_carry_options() -> None:
     assert make_algorithm("sapo:gamma=0.05:variant=released") == make_algorithm("sapo:variant=released:gamma=0.05")
+    assert make_algorithm("grpo:preset=verl:dual_clip=inf") == algos.make("grpo", preset="verl", dual_clip=math.inf)
+    assert make_algorithm("algos.sapo:SAPO:gamma=0.3") == algos.SAPO(gamma=0.3)
     with pytest.raises(ValueError, match="name=value"):
+        make_algorithm("sapo:gamma=0.1:tau")
+    with pytest.raises(ValueError, match="no algorithm at 'sapo:gamma'"):
         make_algorithm("sapo:gamma")
     with pytest.raises(ValueError, match="algorithm twice"):
         AblateConfig(algos="grpo,grpo")

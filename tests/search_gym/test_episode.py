@@ -72,7 +72,7 @@ def test_a_search_then_an_answer() -> None:
 
 @given(st.lists(st.integers(0, TOKENIZER.vocab_size - 1), max_size=300), st.integers(1, 50), st.integers(60, 200))
 def test_sampled_ids_are_stored_as_sampled(ids: list[int], turn: int, context: int) -> None:
-    # P1: whatever is sampled stands in the record as it was, with mask 1, and nothing else does.
+    # P1, M5: whatever is sampled stands in the record as it was, with mask 1, and nothing else does.
     game = episode(max_turn_tokens=turn, max_context_tokens=context, max_observation_tokens=50)
     fed = []
     for i in ids:

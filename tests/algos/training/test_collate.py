@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -25,6 +27,11 @@ def test_a_sampled_padding_id_counts_and_padding_does_not() -> None:
     assert batch.inputs()[0].tolist() == [[7, 8, 0, 0, 0], [1, 2, 3, 4, 5]]
     assert batch.inputs()[1].tolist() == [3, 5]
     assert batch.old_logprobs[0].tolist() == [-1.5, -1.5, -1.5, 0.0, 0.0]
+
+
+def test_which_responses_were_cut_off_is_kept() -> None:
+    rows = [trajectory([1], [2]), replace(trajectory([1], [2]), truncated="tokens")]
+    assert collate(rows, groups=[0, 0]).require("truncated", "collate sets it").tolist() == [False, True]
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 6), st.floats(0, 1, width=32)), min_size=1, max_size=6))

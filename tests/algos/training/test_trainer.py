@@ -12,11 +12,13 @@ import torch
 
 import algos
 from algos.batch import Batch, Loss
+from algos.dapo import informative
 from algos.training.engines.hf import HFEngine
 from algos.training.policy import CausalLMPolicy
 from algos.training.trainer import Trainer, TrainerConfig, question_order
 from experiments.warm_start import embedded_model
 from search_gym import Question, Rules, World, sources, tokenizers
+from search_gym.rewards import Outcome
 from search_gym.trajectory import read_jsonl
 
 TOKENIZER = tokenizers.embedded()
@@ -44,6 +46,11 @@ def trainer(config: TrainerConfig = CONFIG, rules: Rules = RULES, **options: Any
         WORLD.questions("train"),
         config,
     )
+
+
+def coin(outcome: Outcome) -> float:
+    """A reward that the responses to one question often differ in."""
+    return float(sum(map(ord, "".join(outcome.turns))) % 2)
 
 
 class Lively:
@@ -134,19 +141,83 @@ def test_a_reference_policy_enters_the_batch() -> None:
     assert metrics["kl_ref"] > 0.01
 
 
+def test_a_critic_is_made_for_an_algorithm_that_needs_one() -> None:
+    assert trainer().critic is None
+    made = replace(trainer(rules=replace(RULES, reward=coin)), algorithm=algos.make("ppo"))
+    assert made.critic is not None
+    before = made.critic.value.weight.detach().clone()
+    metrics, _ = made.step()
+    assert not torch.equal(made.critic.value.weight, before)
+    assert metrics["critic_grad_norm"] > 0
+    assert metrics["value_error"] >= 0
+
+
+def test_a_critic_learns_at_its_own_rate() -> None:
+    still = replace(trainer(replace(CONFIG, critic_learning_rate=0.0)), algorithm=algos.make("ppo"))
+    still.step()
+    assert still.critic is not None
+    assert not still.critic.value.weight.any()
+
+
+def test_a_critic_s_gradient_that_is_not_finite_stops_both() -> None:
+    # A3
+    class Broken(algos.PPO):
+        def loss(self, batch: Batch, logprobs: torch.Tensor, entropy: Any = None, values: Any = None) -> Loss:
+            out = super().loss(batch, logprobs, entropy, values)
+            return Loss(out.loss + (values * float("nan")).sum(), out.metrics)
+
+    made = replace(trainer(), algorithm=Broken())
+    before = weights(made)
+    metrics, _ = made.step()
+    assert torch.equal(weights(made), before)
+    assert not made.optimizer.state
+    assert metrics["skipped"] == 1.0
+    assert metrics["critic_grad_norm"] is None
+
+
+def test_dynamic_sampling_fills_a_batch_with_groups_whose_rewards_differ() -> None:
+    seen: list[Batch] = []
+
+    class Spy(Lively):
+        def advantages(self, batch: Batch) -> Batch:
+            seen.append(batch)
+            return super().advantages(batch)
+
+    config = replace(CONFIG, batch_questions=4, group_size=2, max_sampled_batches=20)
+    made = replace(trainer(config, replace(RULES, reward=coin)), algorithm=Spy())
+    metrics, trajectories = made.step()
+    (batch,) = seen
+    assert len(batch) == config.rollouts == 8
+    assert bool(informative(batch).all())
+    assert metrics["episodes"] == len(trajectories) > 8
+    assert metrics["episodes"] % 8 == 0
+
+
+def test_dynamic_sampling_ends_even_where_all_rewards_are_equal() -> None:
+    made = trainer(replace(CONFIG, max_sampled_batches=2))
+    before = weights(made)
+    metrics, trajectories = made.step()
+    assert metrics["episodes"] == len(trajectories) == 2 * CONFIG.rollouts
+    assert torch.equal(weights(made), before)
+    json.dumps(metrics, allow_nan=False)
+
+
 class RewardingEvenIds:
     """An algorithm whose reward is the share of even ids in a response: half for a policy that knows nothing."""
 
     def __init__(self, inner: algos.Algorithm) -> None:
         self.inner, self.rewards = inner, []
+        self.needs = getattr(inner, "needs", ())
 
     def advantages(self, batch: Batch) -> Batch:
         rewards = ((batch.inputs()[0] % 2 == 0) & batch.mask).sum(1) / batch.mask.sum(1)
         self.rewards.append(rewards.mean().item())
         return self.inner.advantages(replace(batch, rewards=rewards))
 
-    def loss(self, batch: Batch, logprobs: torch.Tensor, entropy: torch.Tensor | None = None) -> Loss:
-        return self.inner.loss(batch, logprobs, entropy)
+    def loss(
+        self, batch: Batch, logprobs: torch.Tensor, entropy: torch.Tensor | None = None, **critic: torch.Tensor
+    ) -> Loss:
+        return self.inner.loss(batch, logprobs, entropy, **critic)
 
 
 @pytest.mark.slow
