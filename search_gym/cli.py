@@ -7,11 +7,12 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-# A command is the module of its name in search_gym, with `add_arguments(parser)` and `run(args) -> exit code`. Only the
-# one that is called is imported, so that --help answers at once.
+# A command is a module with `add_arguments(parser)` and `run(args) -> exit code`. Only the one that is called is
+# imported: --help answers at once, and nothing of the environment loads torch unless someone asks for the algorithms.
 COMMANDS = {
-    "play": "answer a question yourself, by searching",
-    "score": "exact match and F1 of recorded responses",
+    "algos": ("algos.listing", "the algorithms, with their papers and options"),
+    "play": ("search_gym.play", "answer a question yourself, by searching"),
+    "score": ("search_gym.score", "exact match and F1 of recorded responses"),
 }
 
 
@@ -29,10 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="search-gym", description="An environment that answers questions by searching."
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, summary in COMMANDS.items():
+    for name, (path, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
         if words[:1] == [name]:
-            module = import_module(f"search_gym.{name}")
+            try:
+                module = import_module(path)
+            except ModuleNotFoundError as error:
+                parser.exit(2, f"search-gym: error: {name} needs {error.name}: pip install 'search-gym[train]'\n")
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     args = parser.parse_args(words)

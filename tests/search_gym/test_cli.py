@@ -97,3 +97,11 @@ def test_each_command_explains_itself(command: str, capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"])
     assert f"search-gym {command}" in capsys.readouterr().out
+
+
+def test_a_command_whose_packages_are_missing_names_the_extra() -> None:
+    """In an interpreter that cannot import torch: the environment's own commands do without it."""
+    code = "import sys; sys.modules['torch'] = None; from search_gym.cli import main; main(['algos'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "search-gym: error: algos needs torch: pip install 'search-gym[train]'\n"
