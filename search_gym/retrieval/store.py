@@ -1,0 +1,160 @@
+"""Passages on disk, memory-mapped: a corpus of any size opens at once and takes no memory until it is read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from search_gym.retrieval import Passage
+
+_TEXTS, _ENDS, _MANIFEST = "passages.bin", "ends.npy", "passages.json"
+_FORMAT = 1
+
+
+class PassageStore(Sequence[Passage]):
+    """The passages of a folder that `write` made, in order.
+
+    A folder holds the strings of all passages one after another (`passages.bin`: id, title, text, id, title, text, …),
+    the byte at which each ends (`ends.npy`), and `passages.json`, which is written last: without it the folder is not
+    whole.
+
+    Raises:
+        ValueError: if the folder is no whole store, or its files do not fit each other; the message says what to do.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        manifest = _manifest(folder)
+        self.digest: str = manifest["digest"]
+        """Of ids, titles and texts in their order: see `passages_digest`."""
+        self.source: str = manifest["source"]
+        """Where the passages came from, for people."""
+        # A plain view: slices of np.memmap itself take several times as long.
+        self._ends = np.load(folder / _ENDS, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+        texts = folder / _TEXTS
+        last = int(self._ends[-1, -1])
+        if len(self._ends) != manifest["passages"] or texts.stat().st_size != last:
+            raise ValueError(
+                f"{folder}: its manifest tells of {manifest['passages']} passages, its files hold {len(self._ends)} in "
+                f"{texts.stat().st_size} of {last} bytes: build it again"
+            )
+        with texts.open("rb") as file:
+            self._texts = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, index: int) -> Passage: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Passage]: ...
+    def __getitem__(self, index: int | slice) -> Passage | list[Passage]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = range(len(self))[index]  # negative ones count from the end, and what is outside raises IndexError
+        start = int(self._ends[place - 1, 2]) if place else 0
+        first, second, end = self._ends[place].tolist()
+        texts = self._texts
+        return Passage(_decoded(texts[start:first]), _decoded(texts[first:second]), _decoded(texts[second:end]))
+
+    def __iter__(self) -> Iterator[Passage]:
+        return (self[place] for place in range(len(self)))
+
+
+def write(passages: Iterable[Passage], folder: Path, source: str) -> PassageStore:
+    """Write a store, in memory that does not grow with the corpus but for 24 bytes a passage.
+
+    Args:
+        passages: whose ids differ: who reads them sees to it.
+        folder: is made; what an interrupted call left in it is replaced.
+        source: where the passages came from, for people.
+
+    Raises:
+        ValueError: if there is no passage.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _MANIFEST).unlink(missing_ok=True)
+    digest, ends, place = _Digest(), array("q"), 0
+    with (folder / _TEXTS).open("wb") as texts:
+        for passage in passages:
+            for string in _strings(passage):
+                content = _encoded(string)
+                digest.update(content)
+                place += texts.write(content)
+                ends.append(place)
+    if not place:
+        raise ValueError(f"{source}: the corpus is empty: there is nothing to search in")
+    np.save(folder / _ENDS, np.frombuffer(ends, np.int64).reshape(-1, 3), allow_pickle=False)
+    manifest = {"format": _FORMAT, "passages": len(ends) // 3, "digest": digest.text(), "source": source}
+    write_json(folder / _MANIFEST, manifest)
+    return PassageStore(folder)
+
+
+def is_store(folder: Path) -> bool:
+    """Whether a whole store is there."""
+    return (folder / _MANIFEST).is_file()
+
+
+def passages_digest(passages: Sequence[Passage]) -> str:
+    """32 hexadecimal digits that name the passages: their ids, titles and texts, in order."""
+    known = getattr(passages, "digest", None)
+    if isinstance(known, str):
+        return known
+    digest = _Digest()
+    for passage in passages:
+        for string in _strings(passage):
+            digest.update(_encoded(string))
+    return digest.text()
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a file that is either there as a whole or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+class _Digest:
+    """Of a sequence of strings: each goes in with its length, so that no two sequences share what is hashed."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def update(self, content: bytes) -> None:
+        self._hash.update(len(content).to_bytes(8, "little"))
+        self._hash.update(content)
+
+    def text(self) -> str:
+        return self._hash.hexdigest()
+
+
+def _strings(passage: Passage) -> tuple[str, str, str]:
+    return passage.id, passage.title, passage.text
+
+
+# Half a surrogate pair is valid in JSON ("\ud800") and in a str, and must come back as it was.
+def _encoded(string: str) -> bytes:
+    return string.encode("utf-8", "surrogatepass")
+
+
+def _decoded(content: bytes) -> str:
+    return content.decode("utf-8", "surrogatepass")
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        if manifest["format"] != _FORMAT:
+            raise ValueError(f"its format is {manifest['format']}, and this version reads {_FORMAT}")
+        return manifest
+    except FileNotFoundError as error:
+        raise ValueError(f"{folder}: no passages here, or not all of them: build the index (again)") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder / _MANIFEST}: not the manifest of passages: {error}") from error
