@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
@@ -30,7 +32,7 @@ def read(path: str | PathLike[str], parse: Callable[[Row], T]) -> Iterator[tuple
     lines are fine.
 
     Args:
-        path: a UTF-8 file.
+        path: a UTF-8 file, compressed if it ends in ".gz".
         parse: makes a record of one row; its ValueError says what is wrong with the row.
 
     Yields:
@@ -38,18 +40,18 @@ def read(path: str | PathLike[str], parse: Callable[[Row], T]) -> Iterator[tuple
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: "file:line: reason", if a line is not UTF-8, not a JSON object, or refused by `parse`.
+        ValueError: "file:line: reason", if a line is not UTF-8, not a JSON object, or refused by `parse`; or if a
+            compressed file is damaged or ends early.
     """
-    with Path(path).open("rb") as file:  # bytes: text files would be split at other line ends, too
-        for number, line in enumerate(file, start=1):
-            content = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-            if not content.strip():
-                continue
-            try:
-                record = parse(_row(content))
-            except ValueError as error:
-                raise ValueError(f"{path}:{number}: {error}") from error
-            yield number, record
+    for number, line in enumerate(_lines(Path(path)), start=1):
+        content = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        if not content.strip():
+            continue
+        try:
+            record = parse(_row(content))
+        except ValueError as error:
+            raise ValueError(f"{path}:{number}: {error}") from error
+        yield number, record
 
 
 def load(path: str | PathLike[str], parse: Callable[[Row], R]) -> list[R]:
@@ -87,6 +89,19 @@ def text(row: Row, key: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f'"{key}" must be a string, not {_shown(row, key)}')
     return value
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file as bytes: text files would be split at other line ends, too."""
+    if path.suffix != ".gz":
+        with path.open("rb") as file:
+            yield from file
+        return
+    try:
+        with gzip.open(path, "rb") as file:
+            yield from file
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: not a whole gzip file ({error}): copy it again") from error
 
 
 def _shown(row: Mapping[str, Any], key: str) -> str:

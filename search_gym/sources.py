@@ -10,10 +10,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
-from search_gym import jsonl
-from search_gym.questions import Question, QuestionList, QuestionSet, hub, parquet
+from search_gym import hub, jsonl, parquet
+from search_gym.questions import Question, QuestionList, QuestionSet
 from search_gym.questions.mixture import Mixture
 from search_gym.questions.rows import Row, collect
+from search_gym.questions.stream import QuestionStream
 from search_gym.questions.world import SPLITS, World
 from search_gym.retrieval import Passage, Retriever, corpus
 from search_gym.retrieval.bm25 import BM25Retriever
@@ -168,7 +169,7 @@ def _file(spec: QuestionSpec, path: Path) -> QuestionList:
 def _dataset(spec: QuestionSpec, name: str, split: str | None) -> QuestionSet:
     dataset, chosen = hub.open_dataset(name, config=spec.config, split=split, streaming=spec.streaming)
     if spec.streaming:
-        return hub.QuestionStream(dataset, name, chosen, skip_bad=spec.skip_bad)
+        return QuestionStream(dataset, name, chosen, skip_bad=spec.skip_bad)
     return _read(spec, hub.read(dataset, f"{name}:{chosen}"), name, f"{chosen}_")
 
 

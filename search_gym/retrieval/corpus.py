@@ -1,33 +1,118 @@
-"""Corpora in the format of FlashRAG: one {id, contents} a line, the title in the first line of the contents."""
+"""Corpora as people in this field keep them: rows of {id, contents} or {id, title, text}, in files and data sets."""
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Callable, Iterator
 from os import PathLike
+from pathlib import Path
 
-from search_gym import jsonl
+import numpy as np
+
+from search_gym import hub, jsonl, parquet
+from search_gym.jsonl import Row
 from search_gym.retrieval import Passage
 
+HUB = "hf:"
+Source = str | PathLike[str]
+Located = Iterator[tuple[str, Passage]]
 
-def load(path: str | PathLike[str]) -> list[Passage]:
-    r"""Read a corpus of {id, contents} with contents = '"Title"\ntext', or of {id, title, text}; lines may mix them.
 
-    Quotes around a title are taken away, and doubled quotes within them are single ones, for FlashRAG writes titles as
-    CSV does. Contents in a single line are a text without a title.
+def load(source: Source) -> list[Passage]:
+    """All passages of a corpus, in memory; see `read`."""
+    return list(read(source))
+
+
+def read(source: Source) -> Iterator[Passage]:
+    r"""Read a corpus passage by passage.
+
+    A row is {id, contents} with contents = '"Title"\ntext', as FlashRAG has it, or {id, title, text}; a corpus may mix
+    them. Quotes around a title of contents are taken away, and doubled quotes within them are single ones, for FlashRAG
+    writes titles as CSV does. Contents in a single line are a text without a title.
+
+    Args:
+        source: a file in JSONL, compressed if it ends in ".gz", or in parquet if it ends in ".parquet"; a folder of
+            data files, or what `save_to_disk` wrote; "hf:NAME" or "hf:NAME:SPLIT", a Hugging Face dataset.
+
+    Yields:
+        The passages, in order. It takes 8 bytes a passage, to see that no two have the same id.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: "file:line: reason", if a line is no passage, is empty or has the id of another; or if the file is
-            empty.
+        ValueError: "file:line: reason", if a row is no passage or an empty one; after the last passage, if two share an
+            id; or if there is none.
+        ImportError: if a format needs an extra.
     """
-    return jsonl.load(path, _passage)
+    hashes = array("q")
+    for _, passage in _rows(source):
+        hashes.append(hash(passage.id))
+        yield passage
+    if not hashes:
+        raise ValueError(f"{source}: the file is empty: it needs one passage a line")
+    _check_distinct(np.frombuffer(hashes, np.int64), lambda: _rows(source))
 
 
-def _passage(row: jsonl.Row) -> Passage:
+def title_and_text(contents: str) -> tuple[str, str]:
+    """The two parts of a FlashRAG passage's contents."""
+    first, line_break, rest = contents.partition("\n")
+    return (_unquoted(first.strip()), rest) if line_break else ("", contents)
+
+
+def _check_distinct(hashes: np.ndarray, again: Callable[[], Located]) -> None:
+    """Raise the error of the first id that came before; `again` reads the rows once more to say where."""
+    ordered = np.sort(hashes)
+    twice = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+    if not twice:
+        return
+    seen: dict[str, str] = {}
+    for where, passage in again():
+        if hash(passage.id) not in twice:
+            continue
+        first = seen.setdefault(passage.id, where)
+        if first != where:
+            raise ValueError(
+                f"{where}: the id {passage.id!r} is that of {_briefly(first)}, too: give each passage an id of its own"
+            )
+
+
+def _briefly(where: str) -> str:
+    """ "row 3" of "file:row 3", "line 3" of "file:3"."""
+    last = where.rpartition(":")[2]
+    return f"line {last}" if last.isdigit() else last
+
+
+def _rows(source: Source) -> Located:
+    """Every passage, and where it is."""
+    path = Path(source)
+    if isinstance(source, str) and source.startswith(HUB):
+        name, _, split = source.removeprefix(HUB).partition(":")
+        yield from _parsed(_dataset(name, split or None))
+    elif path.is_dir():
+        yield from _parsed(_dataset(str(source), None))
+    elif path.suffix == ".parquet":
+        yield from _parsed(parquet.read(path))
+    else:
+        for number, passage in jsonl.read(path, _passage):
+            yield f"{path}:{number}", passage
+
+
+def _dataset(name: str, split: str | None) -> Iterator[tuple[str, Row]]:
+    dataset, chosen = hub.open_dataset(name, config=None, split=split, streaming=False)  # memory-mapped Arrow files
+    return hub.read(dataset, f"{name}:{chosen}")
+
+
+def _parsed(rows: Iterator[tuple[str, Row]]) -> Located:
+    for where, row in rows:
+        try:
+            yield where, _passage(row)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+
+
+def _passage(row: Row) -> Passage:
     identifier = jsonl.identifier(row)
     if "contents" in row:
-        contents = jsonl.text(row, "contents")
-        first, line_break, rest = contents.partition("\n")
-        title, text = (_unquoted(first.strip()), rest) if line_break else ("", contents)
+        title, text = title_and_text(jsonl.text(row, "contents"))
     elif "text" in row:
         title, text = jsonl.text(row, "title") if row.get("title") else "", jsonl.text(row, "text")
     else:

@@ -135,7 +135,7 @@ def test_a_streamed_dataset(folder: Path) -> None:
 
 
 def test_a_stream_is_shuffled_within_its_buffer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("search_gym.questions.hub.BUFFER", 4)
+    monkeypatch.setattr("search_gym.questions.stream.BUFFER", 4)
     source = {"source": str(folder), "streaming": True}
     shuffled = [int(name.removeprefix("train_")) for name in ids(source, 1)]
     assert sorted(shuffled) == list(range(30)) != shuffled

@@ -1,4 +1,4 @@
-"""Question sets in parquet files, such as Search-R1, verl and SkyRL train from."""
+"""Reading parquet files: questions, as Search-R1, verl and SkyRL train from, and corpora."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 
-from search_gym.questions.rows import Row
+from search_gym.jsonl import Row
 
 
 def read(path: str | PathLike[str]) -> Iterator[tuple[str, Row]]:
