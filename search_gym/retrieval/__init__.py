@@ -52,3 +52,16 @@ class Retriever(Protocol):
             of. An exception is for what no policy can help: it ends the run.
         """
         ...
+
+
+def checked(queries: Sequence[str], k: int) -> Sequence[str]:
+    """The queries of a search.
+
+    Raises:
+        ValueError: if k < 1; TypeError: if `queries` is a single string.
+    """
+    if k < 1:
+        raise ValueError(f"k must be at least 1, not {k}")
+    if isinstance(queries, str):
+        raise TypeError(f"queries must be a list of strings, not a string: search([{queries!r:.80}], k)")
+    return queries

@@ -15,7 +15,7 @@ import numpy as np
 from search_gym.retrieval import Passage
 
 _TEXTS, _ENDS, _MANIFEST = "passages.bin", "ends.npy", "passages.json"
-_FORMAT = 1
+FORMAT = 1
 
 
 class PassageStore(Sequence[Passage]):
@@ -31,7 +31,7 @@ class PassageStore(Sequence[Passage]):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        manifest = _manifest(folder)
+        manifest = read_manifest(folder / _MANIFEST, "passages")
         self.digest: str = manifest["digest"]
         """Of ids, titles and texts in their order: see `passages_digest`."""
         self.source: str = manifest["source"]
@@ -47,6 +47,9 @@ class PassageStore(Sequence[Passage]):
             )
         with texts.open("rb") as file:
             self._texts = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def __reduce__(self) -> tuple[type[PassageStore], tuple[Path]]:
+        return PassageStore, (self.folder,)  # another process maps the files itself
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -92,7 +95,7 @@ def write(passages: Iterable[Passage], folder: Path, source: str) -> PassageStor
     if not place:
         raise ValueError(f"{source}: the corpus is empty: there is nothing to search in")
     np.save(folder / _ENDS, np.frombuffer(ends, np.int64).reshape(-1, 3), allow_pickle=False)
-    manifest = {"format": _FORMAT, "passages": len(ends) // 3, "digest": digest.text(), "source": source}
+    manifest = {"format": FORMAT, "passages": len(ends) // 3, "digest": digest.text(), "source": source}
     write_json(folder / _MANIFEST, manifest)
     return PassageStore(folder)
 
@@ -121,6 +124,27 @@ def write_json(path: Path, content: object) -> None:
     part.replace(path)
 
 
+def read_manifest(path: Path, what: str) -> dict[str, Any]:
+    """The JSON object of a manifest, which whoever writes a folder writes last.
+
+    Args:
+        path: of the file.
+        what: is in the folder, for errors.
+
+    Raises:
+        ValueError: if it is not there, not a manifest, or of another format than this version reads.
+    """
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            raise ValueError(f"its format is {manifest['format']}, and this version reads {FORMAT}")
+        return manifest
+    except FileNotFoundError as error:
+        raise ValueError(f"{path.parent}: no {what} here, or not all of it: build the index (again)") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: not the manifest of this folder ({error}): build the index again") from error
+
+
 class _Digest:
     """Of a sequence of strings: each goes in with its length, so that no two sequences share what is hashed."""
 
@@ -146,15 +170,3 @@ def _encoded(string: str) -> bytes:
 
 def _decoded(content: bytes) -> str:
     return content.decode("utf-8", "surrogatepass")
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-        if manifest["format"] != _FORMAT:
-            raise ValueError(f"its format is {manifest['format']}, and this version reads {_FORMAT}")
-        return manifest
-    except FileNotFoundError as error:
-        raise ValueError(f"{folder}: no passages here, or not all of them: build the index (again)") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder / _MANIFEST}: not the manifest of passages: {error}") from error
