@@ -20,7 +20,7 @@ from bm25s.stopwords import STOPWORDS_EN
 
 from search_gym.retrieval import Hit, Passage, checked
 from search_gym.retrieval.postings import Analyzer, Block, Matrix, SavedBlocks, score
-from search_gym.retrieval.store import FORMAT, PassageStore, passages_digest, read_manifest, write_json
+from search_gym.retrieval.store import PassageStore, passages_digest, read_manifest, write_manifest
 
 # bm25s sets its logger to DEBUG, which would get past the level that an application chose: give the choice back.
 logging.getLogger("bm25s").setLevel(logging.NOTSET)
@@ -99,15 +99,16 @@ class BM25Retriever:
         """Names the passages and the settings: equal digests, equal answers."""
 
     @classmethod
-    def open(cls, folder: Path, passages: Sequence[Passage]) -> BM25Retriever:
+    def open(cls, folder: Path, passages: Sequence[Passage], settings: BM25Settings | None = None) -> BM25Retriever:
         """Open what `build` wrote, memory-mapped: what a search needs of the index is read when it needs it.
 
         Args:
             folder: that of the index.
             passages: those that it was built from.
+            settings: those that it must have been built with; None: any.
 
         Raises:
-            ValueError: if the folder holds no whole index, or one of other passages.
+            ValueError: if the folder holds no whole index, or one of other passages or settings.
         """
         manifest = read_manifest(folder / _MANIFEST, "BM25 index")
         corpus = passages_digest(passages)
@@ -115,6 +116,10 @@ class BM25Retriever:
             raise ValueError(
                 f"{folder} was built from {manifest['passages']} passages with the digest {manifest['corpus']}; these "
                 f"are {len(passages)} with the digest {corpus}: build the index again, or open it with its own passages"
+            )
+        if settings is not None and settings.described() != manifest["settings"]:
+            raise ValueError(
+                f"{folder} was built with {manifest['settings']}, not with {settings.described()}: build it again"
             )
         retriever = cls.__new__(cls)
         index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
@@ -170,14 +175,10 @@ def build(
     paths = _count(passages, counted, settings, processes, advance)
     matrix = score(SavedBlocks(paths), k1=settings.k1, b=settings.b, folder=counted)
     _index(matrix, settings).save(folder, show_progress=False)
-    manifest = {
-        "format": FORMAT,
-        "corpus": passages.digest,
-        "passages": len(passages),
-        "settings": settings.described(),
-        "digest": digest,
-    }
-    write_json(folder / _MANIFEST, manifest)
+    write_manifest(
+        folder / _MANIFEST,
+        {"corpus": passages.digest, "passages": len(passages), "settings": settings.described()},
+    )
     shutil.rmtree(counted)
 
 

@@ -36,6 +36,8 @@ class PassageStore(Sequence[Passage]):
         """Of ids, titles and texts in their order: see `passages_digest`."""
         self.source: str = manifest["source"]
         """Where the passages came from, for people."""
+        self.stamp: str = manifest["stamp"]
+        """What the source was when they were read: see `search_gym.retrieval.corpus.stamp`."""
         # A plain view: slices of np.memmap itself take several times as long.
         self._ends = np.load(folder / _ENDS, mmap_mode="r", allow_pickle=False).view(np.ndarray)
         texts = folder / _TEXTS
@@ -71,13 +73,14 @@ class PassageStore(Sequence[Passage]):
         return (self[place] for place in range(len(self)))
 
 
-def write(passages: Iterable[Passage], folder: Path, source: str) -> PassageStore:
+def write(passages: Iterable[Passage], folder: Path, source: str, stamp: str = "") -> PassageStore:
     """Write a store, in memory that does not grow with the corpus but for 24 bytes a passage.
 
     Args:
         passages: whose ids differ: who reads them sees to it.
         folder: is made; what an interrupted call left in it is replaced.
         source: where the passages came from, for people.
+        stamp: what the source is now, to tell later whether it is still the same.
 
     Raises:
         ValueError: if there is no passage.
@@ -95,8 +98,8 @@ def write(passages: Iterable[Passage], folder: Path, source: str) -> PassageStor
     if not place:
         raise ValueError(f"{source}: the corpus is empty: there is nothing to search in")
     np.save(folder / _ENDS, np.frombuffer(ends, np.int64).reshape(-1, 3), allow_pickle=False)
-    manifest = {"format": FORMAT, "passages": len(ends) // 3, "digest": digest.text(), "source": source}
-    write_json(folder / _MANIFEST, manifest)
+    manifest = {"passages": len(ends) // 3, "digest": digest.text(), "source": source, "stamp": stamp}
+    write_manifest(folder / _MANIFEST, manifest)
     return PassageStore(folder)
 
 
@@ -117,15 +120,16 @@ def passages_digest(passages: Sequence[Passage]) -> str:
     return digest.text()
 
 
-def write_json(path: Path, content: object) -> None:
-    """Write a file that is either there as a whole or not at all."""
+def write_manifest(path: Path, content: dict[str, Any]) -> None:
+    """Write a manifest, which is either there as a whole or not at all: after all other files of its folder."""
     part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps({"format": FORMAT, **content}, indent=1, ensure_ascii=False)
+    part.write_text(f"{text}\n", encoding="utf-8")
     part.replace(path)
 
 
 def read_manifest(path: Path, what: str) -> dict[str, Any]:
-    """The JSON object of a manifest, which whoever writes a folder writes last.
+    """The content of a manifest.
 
     Args:
         path: of the file.
