@@ -114,12 +114,11 @@ class IndexFolder:
             ValueError: if there is one with other settings.
         """
         folder = self.folder / (f"{name}-{_key(asdict(settings))}" if self.cached else name)
-        if store.is_whole(folder):
-            return folder
         self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / ".lock"):  # of several runs that start together, one builds it
-            if not store.is_whole(folder):
-                _BUILDERS[name](self.passages, folder, settings, work)
+        if not store.is_whole(folder):
+            with FileLock(self.folder / ".lock"):  # of several runs that start together, one builds it
+                if not store.is_whole(folder):
+                    _BUILDERS[name](self.passages, folder, settings, work)
         return folder
 
     def _bm25(self, options: Options) -> BM25Retriever:
