@@ -94,6 +94,8 @@ class BM25Retriever:
         self.passages = passages
         self._index, self._analyzer = index, settings.analyzer
         self._vocabulary: dict[str, int] = index.vocab_dict  # pyright: ignore[reportAttributeAccessIssue]
+        self.corpus_digest = corpus
+        """Of the passages, see `store.passages_digest`."""
         self.digest = _digest(settings, corpus)
         """Names the passages and the settings: equal digests, equal answers."""
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from search_gym.retrieval import Hit, Passage, ann, arguments, vectors
+from search_gym.retrieval import Hit, Passage, ann, checked, vectors
 from search_gym.retrieval.encoders import Encoder, SentenceEncoder
-from search_gym.retrieval.store import passages_digest, write_json
+from search_gym.retrieval.store import MANIFEST, passages_digest, read_manifest, write_manifest
 
-_MANIFEST, _INDEX, _VECTORS, _FORMAT = "manifest.json", "index.faiss", "vectors", 1
+_INDEX, _VECTORS = "index.faiss", "vectors"
 # An adopted index must find so many passages by their own vectors, among its first few.
 _CHECKED, _AMONG = 16, 10
 
@@ -74,7 +74,7 @@ class DenseRetriever:
         Raises:
             ValueError: if k < 1; TypeError: if `queries` is a single string.
         """
-        arguments.check(queries, k)
+        checked(queries, k)
         asked = [number for number, query in enumerate(queries) if query.strip()]
         found: list[list[Hit]] = [[] for _ in queries]
         if asked:
@@ -126,7 +126,7 @@ def build(
             factory string.
     """
     encoded = vectors.encode(passages, folder / _VECTORS, encoder, shard_size=shard_size, progress=progress)
-    (folder / _MANIFEST).unlink(missing_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
     ann.build(encoded, folder / _INDEX, factory)
     _write_manifest(folder, passages, encoder, folder / _INDEX, factory)
     return open_dense(folder, passages, encoder)
@@ -186,7 +186,7 @@ def open_dense(
         ValueError: if the folder is not whole, or was built of another corpus or with another encoder: it names both.
             FileNotFoundError: if the index or the model is not where it was.
     """
-    manifest = _manifest(folder)
+    manifest = read_manifest(folder / MANIFEST, "dense index")
     digest = passages_digest(passages)
     if (manifest["passages"], manifest["count"]) != (digest, len(passages)):
         raise ValueError(
@@ -232,7 +232,6 @@ def _check_index(index: Any, passages: int, dimension: int, where: str = "") -> 
 
 def _write_manifest(folder: Path, passages: Sequence[Passage], encoder: Encoder, index: Path, factory: str) -> None:
     manifest = {
-        "format": _FORMAT,
         "passages": passages_digest(passages),
         "count": len(passages),
         "encoder": encoder.digest,
@@ -243,19 +242,4 @@ def _write_manifest(folder: Path, passages: Sequence[Passage], encoder: Encoder,
         "index": index.name if index.parent == folder else str(index),
         "fingerprint": ann.fingerprint(index),
     }
-    write_json(folder / _MANIFEST, manifest)
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    path = folder / _MANIFEST
-    if not path.is_file():
-        raise ValueError(f"{folder}: no dense index is here, or not all of it: build it (again)")
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        if manifest["format"] != _FORMAT:
-            raise ValueError(f"its format is {manifest['format']}, and this version reads {_FORMAT}")
-        for name in ("passages", "count", "encoder", "encoder_spec", "dimension", "index", "fingerprint"):
-            manifest[name]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not the manifest of a dense index: {error}") from error
-    return manifest
+    write_manifest(folder / MANIFEST, manifest)

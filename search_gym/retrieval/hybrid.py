@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from search_gym.retrieval import Hit, Retriever, SearchFailed, arguments
+from search_gym.retrieval import Hit, Retriever, SearchFailed, checked
 
 CONSTANT = 60.0
 
@@ -68,7 +68,7 @@ class HybridRetriever:
         Raises:
             ValueError: if k < 1; TypeError: if `queries` is a single string.
         """
-        arguments.check(queries, k)
+        checked(queries, k)
         depth = max(k, self.depth)
         answers = [retriever.search(queries, depth) for retriever in self.retrievers]
         return [self._fused(found, k) for found in zip(*answers, strict=True)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
+from inspect import signature
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -15,13 +16,18 @@ from typing import Any, TypeVar, cast
 from filelock import FileLock
 from tqdm import tqdm
 
-from search_gym.retrieval import Passage, Retriever, bm25, corpus, store
+from search_gym.retrieval import Passage, Retriever, bm25, corpus, dense, store
 from search_gym.retrieval.bm25 import BM25Retriever, BM25Settings
-from search_gym.retrieval.store import PassageStore
+from search_gym.retrieval.dense import DenseRetriever, open_dense
+from search_gym.retrieval.encoders import SentenceEncoder
+from search_gym.retrieval.hybrid import HybridRetriever
+from search_gym.retrieval.rerank import RerankRetriever
+from search_gym.retrieval.store import MANIFEST, PassageStore, read_manifest
 
 RETRIEVERS = ("bm25", "dense", "hybrid", "rerank")
 _PASSAGES, _BM25, _DENSE = "passages", "bm25", "dense"
 S = TypeVar("S")
+T = TypeVar("T")
 Options = Mapping[str, Any]
 
 
@@ -33,6 +39,18 @@ class DenseSettings:
     """A model: see `search_gym.retrieval.encoders`."""
     factory: str = "Flat"
     """FAISS's index factory string: Flat, HNSW32, "IVF4096,Flat", "IVF4096,PQ48", …"""
+    query_prefix: str | None = None
+    passage_prefix: str | None = None
+    """What is put before a text; None: what the model wants."""
+
+    def make_encoder(self, devices: Sequence[str] = ()) -> SentenceEncoder:
+        """Load the model."""
+        return SentenceEncoder(
+            self.encoder,
+            query_prefix=self.query_prefix,
+            passage_prefix=self.passage_prefix,
+            device=list(devices) or None,
+        )
 
 
 @dataclass(frozen=True)
@@ -88,10 +106,11 @@ class IndexFolder:
 
         Args:
             name: "bm25", "dense", "hybrid" or "rerank"; None: what is there, and hybrid where both are.
-            options: of "bm25": those of `BM25Settings`. Of "dense": those of `DenseSettings` and of
-                `search_gym.retrieval.dense.open_dense`. Of "hybrid": `bm25` and `dense`, the options of its two, and
-                `weights` and `depth`. Of "rerank": `model`; `first`, whose hits it orders anew, a name or a mapping
-                with a name and options, by default "bm25"; `depth`.
+            options: of "bm25": those of `BM25Settings`. Of "dense": those of `DenseSettings`, and `parameters`,
+                `device`, `memory_map` and `encoder_options` of `search_gym.retrieval.dense.open_dense`. Of "hybrid":
+                `bm25` and `dense`, the options of its two, and those of `HybridRetriever`. Of "rerank": `first`, whose
+                hits it orders anew, a name or a mapping with a name and options, by default "hybrid"; and those of
+                `RerankRetriever`, `model` above all.
 
         Raises:
             ValueError: if there is no such index, or one that does not fit its passages or the options.
@@ -102,9 +121,12 @@ class IndexFolder:
         if chosen == _DENSE:
             return self._dense(options)
         if chosen == "hybrid":
-            return self._hybrid(**options)
+            parts = [self._bm25(options.pop(_BM25, {})), self._dense(options.pop(_DENSE, {}))]
+            return _made(HybridRetriever, parts, **options)
         if chosen == "rerank":
-            return self._rerank(**options)
+            first = options.pop("first", "hybrid")
+            inner = {"name": first} if isinstance(first, str) else dict(first)
+            return _made(RerankRetriever, self.open(inner.pop("name"), inner), **options)
         raise ValueError(f"unknown retriever {chosen!r}; there are: {', '.join(RETRIEVERS)}")
 
     def build(self, name: str, settings: Any, work: Work) -> Path:
@@ -127,6 +149,23 @@ class IndexFolder:
             return BM25Retriever(self.passages, **options)
         folder = self.build(_BM25, settings, Work()) if self.cached else self.folder / _BM25
         return BM25Retriever.open(folder, self.passages, settings if options else None)
+
+    def _dense(self, options: Options) -> DenseRetriever:
+        kept = {field.name for field in fields(DenseSettings)}
+        settings = _settings(DenseSettings, {name: value for name, value in options.items() if name in kept})
+        searching = {name: value for name, value in options.items() if name not in kept}
+        if self.cached:
+            return _made(open_dense, self.build(_DENSE, settings, Work()), self.passages, **searching)
+        folder = self.folder / _DENSE
+        encoder = settings.make_encoder() if kept & options.keys() - {"factory"} else None
+        found = _made(open_dense, folder, self.passages, encoder, **searching)
+        factory = read_manifest(folder / MANIFEST, "dense index")["factory"]
+        if options.get("factory", factory) != factory:
+            raise ValueError(
+                f"{folder} was built with the factory string {factory!r}, not with {settings.factory!r}: choose "
+                "another folder, or delete this one"
+            )
+        return found
 
     def _only(self) -> str:
         there = [part for part in (_BM25, _DENSE) if store.is_whole(self.folder / part)]
@@ -167,10 +206,10 @@ def build(
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
         made = IndexFolder(folder, _stored(source, folder / _PASSAGES, work))
-    if retriever != _DENSE:
-        made.build(_BM25, words or BM25Settings(), work)
-    if retriever != _BM25:
-        made.build(_DENSE, vectors or DenseSettings(), work)
+    for name, settings in ((_BM25, words or BM25Settings()), (_DENSE, vectors or DenseSettings())):
+        if retriever in (name, "hybrid"):
+            made.build(name, settings, work)
+            made.open(name, asdict(settings))  # one that was there before may have been built with others
     return made
 
 
@@ -204,6 +243,15 @@ def _settings(kind: type[S], options: Options) -> S:
     return kind(**options)
 
 
+def _made(kind: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """The call, with an error for options that there are not."""
+    known = [*signature(kind).parameters][len(arguments) :]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise ValueError(f"unknown option {', '.join(unknown)} of a retriever; there are: {', '.join(known)}")
+    return kind(*arguments, **options)
+
+
 def _stored(source: corpus.Source, folder: Path, work: Work) -> PassageStore:
     """The passages of a corpus, from their store if there is one of the same corpus."""
     stamp = corpus.stamp(source)
@@ -230,4 +278,9 @@ def _build_bm25(passages: PassageStore, folder: Path, settings: BM25Settings, wo
         bm25.build(passages, folder, settings, processes=work.processes, advance=bar.update)
 
 
-_BUILDERS = {_BM25: _build_bm25}
+def _build_dense(passages: Sequence[Passage], folder: Path, settings: DenseSettings, work: Work) -> None:
+    with settings.make_encoder(work.devices) as encoder:
+        dense.build(passages, folder, encoder, settings.factory, progress=None if work.progress else False)
+
+
+_BUILDERS: dict[str, Callable[[Any, Path, Any, Work], None]] = {_BM25: _build_bm25, _DENSE: _build_dense}

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from search_gym.retrieval import Hit, Passage, Retriever, SearchFailed, arguments
+from search_gym.retrieval import Hit, Passage, Retriever, SearchFailed, checked
 from search_gym.retrieval.encoders import contents
 from search_gym.retrieval.models import model_digest, model_folder, quiet, readable
 
@@ -87,7 +87,7 @@ class RerankRetriever:
         Raises:
             ValueError: if k < 1; TypeError: if `queries` is a single string.
         """
-        arguments.check(queries, k)
+        checked(queries, k)
         found = self.retriever.search(queries, max(k, self.depth))
         pairs = [
             (readable(query), readable(contents(Passage(hit.id, hit.title, hit.text))))

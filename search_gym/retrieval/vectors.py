@@ -15,10 +15,10 @@ from tqdm import tqdm
 
 from search_gym.retrieval import Passage
 from search_gym.retrieval.encoders import Encoder
-from search_gym.retrieval.store import passages_digest, write_json
+from search_gym.retrieval.store import FORMAT, passages_digest, write_manifest
 
 SHARD = 10_000
-_MANIFEST, _FORMAT = "vectors.json", 1
+_MANIFEST = "vectors.json"
 # Passages that an encoder gets in one call: enough to sort by length, few enough for the progress bar to move.
 _STEP = 512
 
@@ -102,7 +102,7 @@ def encode(
         raise ValueError(f"shard_size must be at least 1, not {shard_size}")
     if not passages:
         raise ValueError("the corpus is empty: there is nothing to encode")
-    asked = _Kind(_FORMAT, passages_digest(passages), len(passages), encoder.digest, encoder.dimension, shard_size)
+    asked = _Kind(FORMAT, passages_digest(passages), len(passages), encoder.digest, encoder.dimension, shard_size)
     kind = _begin(folder, asked)
     left = [(path, size) for path, size in _layout(folder, kind) if not _is_whole(path, size, kind.dimension)]
     done = kind.count - sum(size for _, size in left)
@@ -121,7 +121,7 @@ def _begin(folder: Path, asked: _Kind) -> _Kind:
     if kind is None:
         if any(folder.glob("*.npy")):
             raise ValueError(f"{folder}: there are vectors here, and no {_MANIFEST} that says of what: remove them")
-        write_json(folder / _MANIFEST, asdict(asked))
+        write_manifest(folder / _MANIFEST, asdict(asked))
         return asked
     for what in ("passages", "encoder"):
         theirs, ours = getattr(kind, what), getattr(asked, what)
@@ -178,8 +178,8 @@ def _read(folder: Path) -> _Kind | None:
         return None
     try:
         kind = _Kind(**json.loads(path.read_text(encoding="utf-8")))
-        if kind.format != _FORMAT:
-            raise ValueError(f"its format is {kind.format}, and this version reads {_FORMAT}")
+        if kind.format != FORMAT:
+            raise ValueError(f"its format is {kind.format}, and this version reads {FORMAT}")
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: does not describe vectors: {error}; remove the folder") from error
     return kind
