@@ -13,6 +13,7 @@ COMMANDS = {
     "algos": ("algos.listing", "the algorithms, with their papers and options"),
     "play": ("search_gym.play", "answer a question yourself, by searching"),
     "score": ("search_gym.score", "exact match and F1 of recorded responses"),
+    "serve": ("search_gym.serve", "search for other processes and machines, over HTTP"),
 }
 
 
