@@ -43,12 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(words)
     try:
         return args.run(args)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print(f"search-gym: error: {_reason(error)}", file=sys.stderr)
         return 2
 
 
-def _reason(error: ValueError | OSError) -> str:
+def _reason(error: ValueError | OSError | ImportError) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split())

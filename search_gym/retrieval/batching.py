@@ -23,7 +23,7 @@ class _Request:
     arrived: float
     """By the clock of the event loop."""
     outcome: asyncio.Future[Outcome]
-    """Its result is what was found, or why nothing could be: for a future refuses StopIteration as an exception."""
+    """Its result is what was found, or why nothing could be."""
 
 
 class Batcher:
@@ -158,7 +158,7 @@ class Batcher:
             found = self._search(queries, batch[0].k)
         except BaseException as error:  # even SystemExit: it would end the thread, and with it every later search
             if len(batch) == 1:
-                yield batch[0], error if isinstance(error, Exception) else RuntimeError(f"the retriever: {error!r}")
+                yield batch[0], _as_exception(error)
             else:
                 for request in batch:
                     yield from self._outcomes([request])
@@ -184,3 +184,10 @@ class Batcher:
             for query, hits in zip(part, results, strict=True):
                 found[query] = hits if isinstance(hits, SearchFailed) else hits[:k]
         return found
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """What a coroutine may raise: not StopIteration, nor what ends an event loop."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    return RuntimeError(f"the retriever raised {error!r}")
