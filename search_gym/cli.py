@@ -11,6 +11,7 @@ from importlib import import_module
 # imported: --help answers at once, and nothing of the environment loads torch unless someone asks for the algorithms.
 COMMANDS = {
     "algos": ("algos.listing", "the algorithms, with their papers and options"),
+    "index": ("search_gym.index", "build what a corpus is searched with"),
     "play": ("search_gym.play", "answer a question yourself, by searching"),
     "score": ("search_gym.score", "exact match and F1 of recorded responses"),
     "serve": ("search_gym.serve", "search for other processes and machines, over HTTP"),

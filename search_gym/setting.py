@@ -29,8 +29,8 @@ class Arguments(TypedDict, total=False):
     """What every environment takes; `SearchQAEnv` says what each is."""
 
     questions: Any
-    corpus: str | PathLike[str] | Sequence[Passage]
-    retriever: str | Retriever
+    corpus: str | PathLike[str] | Sequence[Passage] | None
+    retriever: str | PathLike[str] | Mapping[str, Any] | Retriever
     tokenizer: Any
     order: Order
     reward: str | Reward
@@ -57,8 +57,8 @@ class Setting:
         self,
         *,
         questions: Any = "embedded",
-        corpus: str | PathLike[str] | Sequence[Passage] = "embedded",
-        retriever: str | Retriever = "bm25",
+        corpus: str | PathLike[str] | Sequence[Passage] | None = None,
+        retriever: str | PathLike[str] | Mapping[str, Any] | Retriever = "bm25",
         tokenizer: Any = "embedded",
         order: Order = "shuffled",
         **rules: Any,

@@ -16,10 +16,9 @@ from search_gym.questions.mixture import Mixture
 from search_gym.questions.rows import Row, collect
 from search_gym.questions.stream import QuestionStream
 from search_gym.questions.world import SPLITS, World
-from search_gym.retrieval import Passage, Retriever, corpus
-from search_gym.retrieval.bm25 import BM25Retriever
+from search_gym.retrieval import Retriever
+from search_gym.retrieval.index import RETRIEVERS, IndexFolder, is_index
 
-RETRIEVERS = {"bm25": BM25Retriever}
 HUB = "hf:"
 
 
@@ -89,25 +88,57 @@ def list_questions(source: Any) -> QuestionList:
     raise ValueError("a list of questions is needed here, and these have no known end: do not stream them")
 
 
-def open_retriever(
-    retriever: str | Retriever, source: str | PathLike[str] | Sequence[Passage] = "embedded"
-) -> Retriever:
-    """A retriever by name over a corpus ("embedded", a FlashRAG JSONL file, passages), or the object given.
+def open_retriever(retriever: Any = "bm25", source: Any = None) -> Retriever:
+    """The retriever that a description names.
+
+    Args:
+        retriever: one of
+
+            - "bm25", "dense", "hybrid" or "rerank" over `source`; or a mapping with such a "name" and the options that
+              `search_gym.retrieval.index.IndexFolder.open` documents;
+            - the path of a folder that `search-gym index` made, searched as its index is made for;
+            - "http://host:port", a server that speaks Search-R1's protocol;
+            - an object with `search(queries, k)`, which is returned as it is.
+        source: the corpus: "embedded", the default; anything that `search_gym.retrieval.corpus.read` takes, whose index
+            is then kept in the user's cache; a folder that `search-gym index` made; a sequence of `Passage`. A
+            retriever that brings its own passages takes none.
 
     Raises:
-        ValueError: if no retriever has that name; the message lists those there are.
+        ValueError: if no retriever has that name, an index does not fit, or `source` is of no use; the message says
+            what there is. FileNotFoundError: if there is no such file. ImportError: if something needs an extra.
     """
-    if not isinstance(retriever, str):
+    if not isinstance(retriever, str | PathLike | Mapping):
         return retriever
-    if retriever not in RETRIEVERS:
-        raise ValueError(f"unknown retriever {retriever!r}; there are: {', '.join(RETRIEVERS)}; or give an object")
-    if isinstance(source, str) and source == "embedded":
-        passages = embedded_world().corpus
-    elif isinstance(source, str | PathLike):
-        passages = corpus.load(source)
-    else:
-        passages = list(source)
-    return RETRIEVERS[retriever](passages)
+    name, options = _described(retriever)
+    if name not in RETRIEVERS:
+        if source is not None:
+            raise ValueError(f"{name} brings its own passages: leave the corpus {str(source)!r:.80} out")
+        return _elsewhere(name, options)
+    if source is None or (isinstance(source, str) and source == "embedded"):
+        source = embedded_world().corpus
+    if not isinstance(source, str | PathLike):
+        return IndexFolder.of_passages(list(source)).open(name, options)
+    return (IndexFolder.at(source) if is_index(source) else IndexFolder.of_file(source)).open(name, options)
+
+
+def _described(retriever: str | PathLike[str] | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name and the options of a description of a retriever."""
+    if not isinstance(retriever, Mapping):
+        return str(retriever), {}
+    options = dict(retriever)
+    if "name" not in options:
+        raise ValueError(f"a description of a retriever needs a 'name'; there are: {[*options]}")
+    return str(options.pop("name")), options
+
+
+def _elsewhere(name: str, options: dict[str, Any]) -> Retriever:
+    """A retriever that is not built here: a folder of an index, or a server."""
+    if is_index(name):
+        return IndexFolder.at(name).open(None, options)
+    raise ValueError(
+        f"unknown retriever {name!r}; there are: {', '.join(RETRIEVERS)}; or give a folder that search-gym index made, "
+        "a server's http:// address, or an object"
+    )
 
 
 def _spec(source: Any) -> QuestionSpec:

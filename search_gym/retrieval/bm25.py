@@ -20,14 +20,13 @@ from bm25s.stopwords import STOPWORDS_EN
 
 from search_gym.retrieval import Hit, Passage, checked
 from search_gym.retrieval.postings import Analyzer, Block, Matrix, SavedBlocks, score
-from search_gym.retrieval.store import PassageStore, passages_digest, read_manifest, write_manifest
+from search_gym.retrieval.store import MANIFEST, PassageStore, passages_digest, read_manifest, write_manifest
 
 # bm25s sets its logger to DEBUG, which would get past the level that an application chose: give the choice back.
 logging.getLogger("bm25s").setLevel(logging.NOTSET)
 
 BLOCK_PASSAGES = 50_000
-_MANIFEST = "manifest.json"
-Progress = Callable[[int], None]
+Progress = Callable[[int], object]
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,8 @@ class BM25Retriever:
         self.passages = passages
         self._index, self._analyzer = index, settings.analyzer
         self._vocabulary: dict[str, int] = index.vocab_dict  # pyright: ignore[reportAttributeAccessIssue]
+        self.corpus_digest = corpus
+        """Of the passages, see `store.passages_digest`."""
         self.digest = _digest(settings, corpus)
         """Names the passages and the settings: equal digests, equal answers."""
 
@@ -110,7 +111,7 @@ class BM25Retriever:
         Raises:
             ValueError: if the folder holds no whole index, or one of other passages or settings.
         """
-        manifest = read_manifest(folder / _MANIFEST, "BM25 index")
+        manifest = read_manifest(folder / MANIFEST, "BM25 index")
         corpus = passages_digest(passages)
         if manifest["corpus"] != corpus or manifest["passages"] != len(passages):
             raise ValueError(
@@ -165,7 +166,7 @@ def build(
         ValueError: if no passage has a word.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / _MANIFEST).unlink(missing_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
     digest = _digest(settings, passages.digest)
     counted = folder / f"counts-{digest}"  # those of other settings or passages are never taken for these
     for other in folder.glob("counts-*"):
@@ -176,7 +177,7 @@ def build(
     matrix = score(SavedBlocks(paths), k1=settings.k1, b=settings.b, folder=counted)
     _index(matrix, settings).save(folder, show_progress=False)
     write_manifest(
-        folder / _MANIFEST,
+        folder / MANIFEST,
         {"corpus": passages.digest, "passages": len(passages), "settings": settings.described()},
     )
     shutil.rmtree(counted)

@@ -14,7 +14,9 @@ import numpy as np
 
 from search_gym.retrieval import Passage
 
-_TEXTS, _ENDS, _MANIFEST = "passages.bin", "ends.npy", "passages.json"
+_TEXTS, _ENDS = "passages.bin", "ends.npy"
+MANIFEST = "manifest.json"
+"""The file of a folder that is written last: where it is, the folder is whole."""
 FORMAT = 1
 
 
@@ -22,7 +24,7 @@ class PassageStore(Sequence[Passage]):
     """The passages of a folder that `write` made, in order.
 
     A folder holds the strings of all passages one after another (`passages.bin`: id, title, text, id, title, text, …),
-    the byte at which each ends (`ends.npy`), and `passages.json`, which is written last: without it the folder is not
+    the byte at which each ends (`ends.npy`), and `manifest.json`, which is written last: without it the folder is not
     whole.
 
     Raises:
@@ -31,7 +33,7 @@ class PassageStore(Sequence[Passage]):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        manifest = read_manifest(folder / _MANIFEST, "passages")
+        manifest = read_manifest(folder / MANIFEST, "passages")
         self.digest: str = manifest["digest"]
         """Of ids, titles and texts in their order: see `passages_digest`."""
         self.source: str = manifest["source"]
@@ -86,7 +88,7 @@ def write(passages: Iterable[Passage], folder: Path, source: str, stamp: str = "
         ValueError: if there is no passage.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / _MANIFEST).unlink(missing_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
     digest, ends, place = _Digest(), array("q"), 0
     with (folder / _TEXTS).open("wb") as texts:
         for passage in passages:
@@ -99,20 +101,23 @@ def write(passages: Iterable[Passage], folder: Path, source: str, stamp: str = "
         raise ValueError(f"{source}: the corpus is empty: there is nothing to search in")
     np.save(folder / _ENDS, np.frombuffer(ends, np.int64).reshape(-1, 3), allow_pickle=False)
     manifest = {"passages": len(ends) // 3, "digest": digest.text(), "source": source, "stamp": stamp}
-    write_manifest(folder / _MANIFEST, manifest)
+    write_manifest(folder / MANIFEST, manifest)
     return PassageStore(folder)
 
 
-def is_store(folder: Path) -> bool:
-    """Whether a whole store is there."""
-    return (folder / _MANIFEST).is_file()
+def is_whole(folder: Path) -> bool:
+    """Whether a folder has its manifest, and so all that was to be written there."""
+    return (folder / MANIFEST).is_file()
 
 
 def passages_digest(passages: Sequence[Passage]) -> str:
-    """32 hexadecimal digits that name the passages: their ids, titles and texts, in order."""
+    """32 hexadecimal digits that name the passages: their ids, titles and texts, in order. A store knows its own."""
     known = getattr(passages, "digest", None)
-    if isinstance(known, str):
-        return known
+    return known if isinstance(known, str) else digest_of(passages)
+
+
+def digest_of(passages: Iterable[Passage]) -> str:
+    """`passages_digest` of passages that come one by one."""
     digest = _Digest()
     for passage in passages:
         for string in _strings(passage):
