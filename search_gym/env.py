@@ -116,7 +116,9 @@ class SearchQAEnv(EpisodeEnv[TokenAction]):
       others), a file, a data set, a list of `Question`, or a mixture: all that `search_gym.sources.open_questions`
       takes.
     - `corpus`: "embedded", a FlashRAG JSONL file, or a list of `Passage`. Not used with a retriever object.
-    - `retriever`: "bm25", or an object with `search(queries, k)`.
+    - `retriever`: "bm25"; "http://host:port", a server; or an object with `search(queries, k)`.
+    - `on_search_error`: what becomes of a search that could not be carried out, as when a server is away for too long.
+      "tell": the policy reads that it failed, and `failed_searches` counts it; "raise": `search_gym.SearchError`.
     - `tokenizer`: what `search_gym.tokenizers.load` takes: "embedded", a folder, a hub id, an object.
     - `order`: "shuffled" or "sequential".
     - `reward`, `prompt`, `max_searches`, `top_k`, `max_turns`, `max_turn_tokens`, `max_observation_tokens`,

@@ -18,6 +18,9 @@ from search_gym.questions.stream import QuestionStream
 from search_gym.questions.world import SPLITS, World
 from search_gym.retrieval import Passage, Retriever, corpus
 from search_gym.retrieval.bm25 import BM25Retriever
+from search_gym.retrieval.cache import CachedRetriever
+from search_gym.retrieval.remote import RemoteRetriever
+from search_gym.retrieval.strict import OnSearchError, StrictRetriever
 
 RETRIEVERS = {"bm25": BM25Retriever}
 HUB = "hf:"
@@ -90,15 +93,37 @@ def list_questions(source: Any) -> QuestionList:
 
 
 def open_retriever(
-    retriever: str | Retriever, source: str | PathLike[str] | Sequence[Passage] = "embedded"
+    retriever: str | Retriever,
+    source: str | PathLike[str] | Sequence[Passage] = "embedded",
+    *,
+    on_search_error: OnSearchError = "tell",
+    cache: Path | None = None,
 ) -> Retriever:
-    """A retriever by name over a corpus ("embedded", a FlashRAG JSONL file, passages), or the object given.
+    """A retriever by name over a corpus ("embedded", a FlashRAG JSONL file, passages), a server, or the object given.
+
+    Args:
+        retriever: "bm25", the URL of a server, or an object. The corpus is used by the first alone.
+        source: the corpus.
+        on_search_error: what becomes of searches that fail, see `search_gym.retrieval.strict`.
+        cache: a file in which results are kept, and then in memory, too; None: neither.
 
     Raises:
-        ValueError: if no retriever has that name; the message lists those there are.
+        ValueError: if no retriever has that name; the message lists those there are. What the corpus, the client and
+            the cache raise.
     """
+    if on_search_error not in ("tell", "raise"):
+        raise ValueError(f"unknown on_search_error {on_search_error!r}; there are: tell, raise")
+    opened = _opened(retriever, source)
+    if cache is not None:
+        opened = CachedRetriever(opened, path=cache)
+    return opened if on_search_error == "tell" else StrictRetriever(opened)
+
+
+def _opened(retriever: str | Retriever, source: str | PathLike[str] | Sequence[Passage]) -> Retriever:
     if not isinstance(retriever, str):
         return retriever
+    if retriever.startswith(("http://", "https://")):
+        return RemoteRetriever(retriever)
     if retriever not in RETRIEVERS:
         raise ValueError(f"unknown retriever {retriever!r}; there are: {', '.join(RETRIEVERS)}; or give an object")
     if isinstance(source, str) and source == "embedded":
