@@ -75,9 +75,10 @@ class DiskCache:
             database, lock = self._opened.get()
             with lock:
                 yield database
-        except sqlite3.OperationalError as error:
-            raise ValueError(f"{self.path}: the search cache cannot be used: {error}{_advice(error)}") from error
         except sqlite3.DatabaseError as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if isinstance(error, sqlite3.OperationalError) and code != sqlite3.SQLITE_ERROR:
+                raise ValueError(f"{self.path}: the search cache cannot be used: {error}{_advice(code)}") from error
             raise ValueError(
                 f"{self.path}: the search cache is damaged, or is none ({error}): delete it, with {self.path.name}-wal "
                 f"and {self.path.name}-shm beside it, or name another file"
@@ -135,8 +136,8 @@ def _use_log(database: sqlite3.Connection) -> None:
             time.sleep(0.01)
 
 
-def _advice(error: sqlite3.OperationalError) -> str:
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+def _advice(code: int) -> str:
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return f": another process holds it for more than {BUSY_SECONDS:g} s"
     return ": see that the folder is there, on a disk of this machine that is not full, and may be written"
 

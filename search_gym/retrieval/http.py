@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import Enum
@@ -75,16 +78,15 @@ class Connection:
         # A password is sent, but stands in no message.
         self._auth = (given.username, given.password) if given.username else None
         self.url: httpx.URL = given.copy_with(userinfo=b"")
-        self._pool = pool
-        self._clients = PerProcess(self._open, lambda client: client.close())
+        self._idle = PerProcess(lambda: _Idle(pool, self._open), _Idle.close)
 
-    def _open(self) -> httpx.Client:
-        limits = self._httpx.Limits(max_connections=self._pool, max_keepalive_connections=self._pool)
-        return self._httpx.Client(limits=limits, auth=self._auth, trust_env=self.url.host not in _OWN)
+    def _open(self, ssl: object) -> httpx.Client:
+        limits = self._httpx.Limits(max_connections=1, max_keepalive_connections=1)
+        return self._httpx.Client(verify=ssl, limits=limits, auth=self._auth, trust_env=self.url.host not in _OWN)
 
     def close(self) -> None:
         """Close the connections of this process."""
-        self._clients.close()
+        self._idle.close()
 
     def exchange(self, method: str, url: httpx.URL, content: bytes | None, patience: float) -> bytes:
         """The body of the answer to a request.
@@ -99,15 +101,18 @@ class Connection:
             Trouble: if there is none.
         """
         headers = {"Content-Type": "application/json"} if content is not None else {}
-        client, until = self._clients.get(), time.monotonic() + patience
+        until = time.monotonic() + patience
         try:
-            with client.stream(method, url, content=content, headers=headers, timeout=patience) as response:
+            with (
+                self._idle.get().one(patience) as client,
+                client.stream(method, url, content=content, headers=headers, timeout=patience) as response,
+            ):
                 body = bytearray()
                 for part in response.iter_bytes():
                     body += part
                     if time.monotonic() > until:  # a server that answers drop by drop
                         raise Trouble(f"{url}: no whole answer within {patience:.3g} s", Cause.STALLED)
-        except (self._httpx.ConnectTimeout, self._httpx.PoolTimeout) as error:
+        except (self._httpx.ConnectTimeout, TimeoutError) as error:
             raise Trouble(f"{url}: no connection within {patience:.3g} s", Cause.LATER) from error
         except self._httpx.TimeoutException as error:
             raise Trouble(f"{url}: no answer within {patience:.3g} s", Cause.STALLED) from error
@@ -118,6 +123,46 @@ class Connection:
         if not response.is_success:
             raise _refusal(response, bytes(body), str(url))
         return bytes(body)
+
+
+class _Idle:
+    """The clients of one process that nobody uses at the moment, each with one connection.
+
+    httpx has pools of its own, but where threads share one it may close a connection that another thread is about to
+    use (github.com/encode/httpcore/issues/1110), whose request then hangs until its time is over.
+    """
+
+    def __init__(self, pool: int, make: Callable[[object], httpx.Client]) -> None:
+        self._make, self._slots = make, threading.Semaphore(pool)
+        self._ssl = _library("httpx").create_ssl_context()  # takes 40 ms, a client without it 0.1
+        self._clients: deque[httpx.Client] = deque()
+        self._closed = False
+
+    @contextmanager
+    def one(self, patience: float) -> Iterator[httpx.Client]:
+        """A client for this thread alone. TimeoutError: all are in use for so many seconds."""
+        if not self._slots.acquire(timeout=patience):
+            raise TimeoutError
+        try:
+            client = self._idle() or self._make(self._ssl)
+            try:
+                yield client
+            finally:
+                self._clients.append(client)
+                if self._closed:
+                    self.close()
+        finally:
+            self._slots.release()
+
+    def close(self) -> None:
+        """Close the clients, those that are in use when they are given back."""
+        self._closed = True
+        while client := self._idle():
+            client.close()
+
+    def _idle(self) -> httpx.Client | None:
+        with suppress(IndexError):  # another thread may be faster
+            return self._clients.pop()
 
 
 def insist(
