@@ -90,11 +90,10 @@ def resident_mib() -> dict[str, float]:
 def main(arguments: list[str]) -> None:
     """Print the measurement as one line of JSON."""
     action, kind, folder, seconds = arguments
-    if action == "build":
-        row = measure_build(kind, Path(folder))
-    else:
-        row = measure_search(kind, Path(folder), float(seconds))
-    print(json.dumps(row))
+    built = action == "build"
+    print(
+        json.dumps(measure_build(kind, Path(folder)) if built else measure_search(kind, Path(folder), float(seconds)))
+    )
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ def played(load: Load) -> Seen:
 def table(figures: dict[str, Figures], batch: int) -> str:
     """In Markdown. The ratio is the median over rounds, in each of which all had their turn."""
     lines = [
-        "| server | queries/s | p50 ms | p95 ms | p99 ms | errors | CPU ms a query | clients' CPU | ours is faster by |",
+        "| server | queries/s | p50 ms | p95 ms | p99 ms | errors | CPU ms a query | clients' CPU | ours: faster by |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     ours = figures[OURS].rates

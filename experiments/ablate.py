@@ -11,7 +11,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,14 @@ from algos import Algorithm
 from algos.training.engines.hf import HFEngine
 from algos.training.evaluation import evaluate_decodings
 from algos.training.policy import CausalLMPolicy, load_policy
-from algos.training.trainer import Trainer
+from algos.training.trainer import Metrics, Trainer
 from experiments import models, report
 from experiments.config import AblateConfig, Task, make_algorithm, parse
 from experiments.provenance import environment, write_json
 from search_gym import sources, tokenizers
 from search_gym.questions import Question
 from search_gym.retrieval import Retriever
+from search_gym.retrieval.strict import SearchError
 from search_gym.tokenizers import Tokenizer
 from search_gym.trajectory import write_jsonl
 
@@ -57,7 +58,10 @@ class Bench:
         """Load everything that the runs share, so that what is missing is said at once."""
         model = models.resolve(config.model)
         train, held_out = split_questions(config.task)
-        retriever = sources.open_retriever("bm25", config.task.corpus)
+        task = config.task
+        retriever = sources.open_retriever(
+            task.retriever, task.corpus, on_search_error=task.on_search_error, cache=task.search_cache
+        )
         return cls(config, model, tokenizers.load(model), retriever, train, held_out)
 
     def policy(self) -> CausalLMPolicy:
@@ -113,10 +117,17 @@ def run(bench: Bench, label: str, seed: int, start: dict[str, Any], out: Path, a
         seed=seed,
         reference=bench.policy() if needs_reference else None,
     )
-    trainer.train(out, on_step=lambda _: advance(bench.config.trainer.rollouts))
+    failed = 0
+
+    def on_step(metrics: Metrics) -> None:
+        nonlocal failed
+        failed += round(metrics["failed_searches"] * metrics["episodes"])
+        advance(bench.config.trainer.rollouts)
+
+    trainer.train(out, on_step=on_step)
     end = bench.evaluate(policy, out / "end", advance)
     result = {"algorithm": label, "seed": seed, "start": start, "end": end, "steps": trainer.steps_done}
-    result["options"] = _options(algorithm)
+    result |= {"options": _options(algorithm), "failed_searches": failed}
     write_json(out / "result.json", result | {"seconds": round(time.perf_counter() - began, 1)})
 
 
@@ -140,7 +151,8 @@ def open_folder(config: AblateConfig) -> None:
         before = json.loads(path.read_text(encoding="utf-8"))
         free = {"algos", "seeds", "out", "device", "batch_episodes"}
         old, new = (_flat({k: v for k, v in s.items() if k not in free}) for s in (before, settings))
-        changed = [f"{k}: {old.get(k)} -> {new.get(k)}" for k in sorted(old | new) if old.get(k) != new.get(k)]
+        names = sorted((old | new).keys() - {"task.search_cache", "task.on_search_error"})  # which change no answer
+        changed = [f"{k}: {old.get(k)} -> {new.get(k)}" for k in names if old.get(k) != new.get(k)]
         if changed:
             raise ValueError(
                 f"{config.out} holds a comparison with other settings ({'; '.join(changed)}): name another folder with "
@@ -175,7 +187,23 @@ def compare(bench: Bench, console: Console) -> None:
     logs = {label: [folders[label, seed] / "metrics.jsonl" for seed in range(config.seeds)] for label in config.labels}
     report.figure(logs, config.out / "figure.png")
     console.print(report.table(summary))
+    if failed := failed_searches(results):
+        where = ", ".join(f"{name}: {count}" for name, count in failed.items())
+        console.print(f"{sum(failed.values())} searches failed, of which the policies were told ({where}).")
     console.print(f"Figure: {config.out / 'figure.png'}\nResults: {config.out / 'results.json'}")
+
+
+def failed_searches(results: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """How many searches failed at the start and in each run, by name; only where some did."""
+
+    def in_evaluation(scores: Mapping[str, Any]) -> int:
+        return sum(round(score.get("failed_searches", 0) * score["questions"]) for score in scores.values())
+
+    found = {"start": in_evaluation(results[0]["start"])}
+    for result in results:
+        name = f"{result['algorithm']} seed {result['seed']}"
+        found[name] = result.get("failed_searches", 0) + in_evaluation(result["end"])
+    return {name: count for name, count in found.items() if count}
 
 
 def _run_all(bench: Bench, missing: dict[tuple[str, int], Path], console: Console) -> None:
@@ -204,7 +232,8 @@ def _run_all(bench: Bench, missing: dict[tuple[str, int], Path], console: Consol
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; 0 when all is done, 2 for settings that cannot be used, 130 when it was stopped."""
+    """The command; 0 when all is done, 1 when a search failed that was not to, 2 for settings that cannot be used, 130
+    when it was stopped."""
     console = Console()
     sys.path.append(str(Path.cwd()))  # for --algos package.module:Name; a script has its own folder on the path instead
     try:
@@ -216,6 +245,9 @@ def main(argv: list[str] | None = None) -> int:
             print(f"ablate: error: {error}", file=sys.stderr)
             return 2
         compare(bench, console)
+    except SearchError as error:
+        print(f"ablate: error: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         console.print("\nStopped. Finished runs are kept: the same command goes on with the others.")
         return 130

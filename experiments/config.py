@@ -14,6 +14,7 @@ import tyro
 
 import algos
 from algos.training.trainer import TrainerConfig
+from search_gym.retrieval.strict import OnSearchError
 from search_gym.rules import Rules
 
 
@@ -30,6 +31,14 @@ class Task:
     """How many questions to evaluate on, at most; of a file that is trained on too, at most a half."""
     corpus: str = "embedded"
     """Passages to search: "embedded", or a FlashRAG JSONL file."""
+    retriever: str = "bm25"
+    """What searches in it: "bm25". Or "http://host:port", a server with a corpus of its own."""
+    on_search_error: OnSearchError = "tell"
+    """What becomes of a search that fails: the policy is told, and the run says at its end how many did; or the run
+    stops."""
+    search_cache: Path | None = None
+    """A file in which the results of searches are kept, for all runs and processes. A comparison that is gone on with
+    may use another one."""
     prompt: str = "brief"
     """Template of the prompt: search-r1, sapo, chat, few-shot or brief."""
     reward: str = "em"

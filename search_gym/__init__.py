@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from search_gym.retrieval import Hit as Hit
     from search_gym.retrieval import Passage as Passage
     from search_gym.retrieval import SearchFailed as SearchFailed
+    from search_gym.retrieval.strict import SearchError as SearchError
     from search_gym.rewards import Outcome as Outcome
     from search_gym.rules import Rules as Rules
     from search_gym.sources import QuestionSpec as QuestionSpec
     from search_gym.trajectory import Trajectory as Trajectory
 
 __all__ = [
-    "Episode", "Hit", "Outcome", "Passage", "Question", "QuestionSpec", "Rules", "SearchFailed", "Trajectory", "World",
-    "prompts", "rewards", "tokenizers", "trajectory",
+    "Episode", "Hit", "Outcome", "Passage", "Question", "QuestionSpec", "Rules", "SearchError", "SearchFailed",
+    "Trajectory", "World", "prompts", "rewards", "tokenizers", "trajectory",
 ]  # fmt: skip
 
 _MODULES = ("prompts", "rewards", "tokenizers", "trajectory")
@@ -40,6 +41,7 @@ _NAMES = {
     "Question": "search_gym.questions",
     "QuestionSpec": "search_gym.sources",
     "Rules": "search_gym.rules",
+    "SearchError": "search_gym.retrieval.strict",
     "SearchFailed": "search_gym.retrieval",
     "Trajectory": "search_gym.trajectory",
     "World": "search_gym.questions.world",

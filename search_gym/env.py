@@ -120,6 +120,8 @@ class SearchQAEnv(EpisodeEnv[TokenAction]):
     - `retriever`: "bm25", "dense", "hybrid" or "rerank"; a mapping with such a "name" and options; a folder that
       `search-gym index` made; a server's "http://host:port"; an object with `search(queries, k)`. See
       `search_gym.sources.open_retriever`.
+    - `on_search_error`: what becomes of a search that could not be carried out, as when a server is away for too long.
+      "tell": the policy reads that it failed, and `failed_searches` counts it; "raise": `search_gym.SearchError`.
     - `tokenizer`: what `search_gym.tokenizers.load` takes: "embedded", a folder, a hub id, an object.
     - `order`: "shuffled" or "sequential".
     - `reward`, `prompt`, `max_searches`, `top_k`, `max_turns`, `max_turn_tokens`, `max_observation_tokens`,

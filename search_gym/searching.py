@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from search_gym.episode import Episode
 from search_gym.retrieval import Retriever
+from search_gym.retrieval.asking import ask
 
 
 def carry_out(episodes: Iterable[Episode], retriever: Retriever) -> None:
@@ -22,11 +23,6 @@ def carry_out(episodes: Iterable[Episode], retriever: Retriever) -> None:
     if not waiting:
         return
     # Episodes that are played together share their rules; where they do not, each shows no more than its own top_k.
-    found = retriever.search([query for _, query in waiting], max(episode.rules.top_k for episode, _ in waiting))
-    if len(found) != len(waiting):
-        raise ValueError(
-            f"{type(retriever).__name__}.search was asked {len(waiting)} queries and gave {len(found)} results: it "
-            "must give one for each, in order"
-        )
+    found = ask(retriever, [query for _, query in waiting], max(episode.rules.top_k for episode, _ in waiting))
     for (episode, _), hits in zip(waiting, found, strict=True):
         episode.observe(hits)

@@ -14,6 +14,7 @@ from search_gym.episode import Episode
 from search_gym.prompts import PromptTemplate
 from search_gym.questions import Question, QuestionSet
 from search_gym.retrieval import Passage, Retriever
+from search_gym.retrieval.strict import OnSearchError
 from search_gym.rewards import Reward
 from search_gym.rules import Rules
 from search_gym.sources import open_questions, open_retriever
@@ -31,6 +32,7 @@ class Arguments(TypedDict, total=False):
     questions: Any
     corpus: str | PathLike[str] | Sequence[Passage] | None
     retriever: str | PathLike[str] | Mapping[str, Any] | Retriever
+    on_search_error: OnSearchError
     tokenizer: Any
     order: Order
     reward: str | Reward
@@ -59,6 +61,7 @@ class Setting:
         questions: Any = "embedded",
         corpus: str | PathLike[str] | Sequence[Passage] | None = None,
         retriever: str | PathLike[str] | Mapping[str, Any] | Retriever = "bm25",
+        on_search_error: OnSearchError = "tell",
         tokenizer: Any = "embedded",
         order: Order = "shuffled",
         **rules: Any,
@@ -69,7 +72,7 @@ class Setting:
         self.rules = make_rules(rules)
         self.tokenizer = tokenizers.load(tokenizer)
         self.questions: QuestionSet = open_questions(questions)
-        self.retriever = open_retriever(retriever, corpus)
+        self.retriever = open_retriever(retriever, corpus, on_search_error=on_search_error)
         size, vocabulary = self.rules.max_context_tokens, self.tokenizer.vocab_size
         self.observation_space = spaces.Dict(
             {
@@ -91,7 +94,8 @@ def make_rules(rules: Mapping[str, Any]) -> Rules:
     """Rules of the arguments that a user gave, with an error that lists those there are."""
     unknown = rules.keys() - Rules.__dataclass_fields__
     if unknown:
-        arguments = ["questions", "corpus", "retriever", "tokenizer", "order", *Rules.__dataclass_fields__]
+        own = ["questions", "corpus", "retriever", "on_search_error", "tokenizer", "order"]
+        arguments = [*own, *Rules.__dataclass_fields__]
         raise ValueError(f"unknown argument {', '.join(sorted(unknown))}; there are: {', '.join(arguments)}")
     return Rules(**rules)
 

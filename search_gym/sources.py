@@ -17,7 +17,10 @@ from search_gym.questions.rows import Row, collect
 from search_gym.questions.stream import QuestionStream
 from search_gym.questions.world import SPLITS, World
 from search_gym.retrieval import Retriever
-from search_gym.retrieval.index import RETRIEVERS, IndexFolder, is_index
+from search_gym.retrieval.cache import CachedRetriever
+from search_gym.retrieval.index import RETRIEVERS, IndexFolder, construct, is_index
+from search_gym.retrieval.remote import RemoteRetriever
+from search_gym.retrieval.strict import OnSearchError, StrictRetriever
 
 HUB = "hf:"
 
@@ -88,7 +91,13 @@ def list_questions(source: Any) -> QuestionList:
     raise ValueError("a list of questions is needed here, and these have no known end: do not stream them")
 
 
-def open_retriever(retriever: Any = "bm25", source: Any = None) -> Retriever:
+def open_retriever(
+    retriever: Any = "bm25",
+    source: Any = None,
+    *,
+    on_search_error: OnSearchError = "tell",
+    cache: str | PathLike[str] | None = None,
+) -> Retriever:
     """The retriever that a description names.
 
     Args:
@@ -97,23 +106,33 @@ def open_retriever(retriever: Any = "bm25", source: Any = None) -> Retriever:
             - "bm25", "dense", "hybrid" or "rerank" over `source`; or a mapping with such a "name" and the options that
               `search_gym.retrieval.index.IndexFolder.open` documents;
             - the path of a folder that `search-gym index` made, searched as its index is made for;
-            - "http://host:port", a server that speaks Search-R1's protocol;
-            - an object with `search(queries, k)`, which is returned as it is.
+            - "http://host:port", a server that speaks Search-R1's protocol; with options, a mapping with the address
+              as its "name" and those of `search_gym.retrieval.remote.RemoteRetriever`;
+            - an object with `search(queries, k)`.
         source: the corpus: "embedded", the default; anything that `search_gym.retrieval.corpus.read` takes, whose index
             is then kept in the user's cache; a folder that `search-gym index` made; a sequence of `Passage`. A
-            retriever that brings its own passages takes none.
+            retriever that brings its own passages takes none, and an object leaves it unused.
+        on_search_error: what becomes of searches that fail, see `search_gym.retrieval.strict`.
+        cache: a file in which results are kept, and then in memory, too; None: neither.
 
     Raises:
         ValueError: if no retriever has that name, an index does not fit, or `source` is of no use; the message says
             what there is. FileNotFoundError: if there is no such file. ImportError: if something needs an extra.
     """
+    if on_search_error not in ("tell", "raise"):
+        raise ValueError(f"unknown on_search_error {on_search_error!r}; there are: tell, raise")
+    opened = _opened(retriever, source)
+    if cache is not None:
+        opened = CachedRetriever(opened, path=Path(cache))
+    return opened if on_search_error == "tell" else StrictRetriever(opened)
+
+
+def _opened(retriever: Any, source: Any) -> Retriever:
     if not isinstance(retriever, str | PathLike | Mapping):
         return retriever
     name, options = _described(retriever)
     if name not in RETRIEVERS:
-        if source is not None:
-            raise ValueError(f"{name} brings its own passages: leave the corpus {str(source)!r:.80} out")
-        return _elsewhere(name, options)
+        return _elsewhere(name, options, source)
     if source is None or (isinstance(source, str) and source == "embedded"):
         source = embedded_world().corpus
     if not isinstance(source, str | PathLike):
@@ -131,14 +150,17 @@ def _described(retriever: str | PathLike[str] | Mapping[str, Any]) -> tuple[str,
     return str(options.pop("name")), options
 
 
-def _elsewhere(name: str, options: dict[str, Any]) -> Retriever:
+def _elsewhere(name: str, options: dict[str, Any], source: Any) -> Retriever:
     """A retriever that is not built here: a folder of an index, or a server."""
-    if is_index(name):
-        return IndexFolder.at(name).open(None, options)
-    raise ValueError(
-        f"unknown retriever {name!r}; there are: {', '.join(RETRIEVERS)}; or give a folder that search-gym index made, "
-        "a server's http:// address, or an object"
-    )
+    server = name.startswith(("http://", "https://"))
+    if not (server or is_index(name)):
+        raise ValueError(
+            f"unknown retriever {name!r}; there are: {', '.join(RETRIEVERS)}; or give a folder that search-gym index "
+            "made, a server's http:// address, or an object"
+        )
+    if source is not None:
+        raise ValueError(f"{name} brings its own passages: leave the corpus {str(source)!r:.80} out")
+    return construct(RemoteRetriever, name, **options) if server else IndexFolder.at(name).open(None, options)
 
 
 def _spec(source: Any) -> QuestionSpec:

@@ -73,6 +73,11 @@ class Trajectory:
         return sum(turn.kind == "search" for turn in self.turns)
 
     @property
+    def failed_searches(self) -> int:
+        """How many of them could not be carried out."""
+        return sum(bool(turn.failed) for turn in self.turns)
+
+    @property
     def invalid_actions(self) -> int:
         """How many turns could not be read as an action."""
         return sum(turn.kind == "invalid" for turn in self.turns)

@@ -24,6 +24,8 @@ class Evaluation:
     f1: float
     searches: float
     """Searches made per question."""
+    failed_searches: float
+    """Searches per question that could not be carried out."""
 
 
 def evaluate_decodings(
@@ -70,5 +72,6 @@ def evaluate(
         em=sum(t.em for t in done) / count,
         f1=sum(t.f1 for t in done) / count,
         searches=sum(t.searches for t in done) / count,
+        failed_searches=sum(t.failed_searches for t in done) / count,
     )
     return result, done

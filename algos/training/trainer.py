@@ -23,6 +23,7 @@ from algos.training.policy import CausalLMPolicy
 from algos.training.rollout import play
 from search_gym.questions import Question
 from search_gym.retrieval import Retriever
+from search_gym.retrieval.asking import take_counts
 from search_gym.rules import Rules
 from search_gym.tokenizers import Tokenizer
 from search_gym.trajectory import Trajectory, write_jsonl
@@ -156,14 +157,16 @@ class Trainer:
     def step(self) -> tuple[Metrics, list[Trajectory]]:
         """One rollout batch and its updates."""
         seconds: dict[str, float] = {}
+        take_counts(self.retriever)  # what was searched for since the last step, in an evaluation, is not of this one
         with _timed(seconds, "rollout"):
             trajectories, batch = self._roll_out()
+        counts = take_counts(self.retriever)
         with _timed(seconds, "score"):
             batch = self._scored(batch)
         with _timed(seconds, "update"):
             updates = self._update(self.algorithm.advantages(batch))
         self.steps_done += 1
-        metrics = {"step": self.steps_done} | _of_rollouts(trajectories) | updates | {"seconds": seconds}
+        metrics = {"step": self.steps_done} | _of_rollouts(trajectories) | counts | updates | {"seconds": seconds}
         trajectories = [replace(t, extra={"step": self.steps_done, "seed": self.seed}) for t in trajectories]
         return metrics, trajectories
 
@@ -278,6 +281,7 @@ def _of_rollouts(trajectories: Sequence[Trajectory]) -> Metrics:
         "em": sum(t.em for t in trajectories) / count,
         "f1": sum(t.f1 for t in trajectories) / count,
         "searches": sum(t.searches for t in trajectories) / count,
+        "failed_searches": sum(t.failed_searches for t in trajectories) / count,
         "invalid_actions": sum(t.invalid_actions for t in trajectories) / count,
         "truncated": sum(bool(t.truncated) for t in trajectories) / count,
         "policy_tokens": sum(sum(t.mask) for t in trajectories) / count,

@@ -122,11 +122,11 @@ class IndexFolder:
             return self._dense(options)
         if chosen == "hybrid":
             parts = [self._bm25(options.pop(_BM25, {})), self._dense(options.pop(_DENSE, {}))]
-            return _made(HybridRetriever, parts, **options)
+            return construct(HybridRetriever, parts, **options)
         if chosen == "rerank":
             first = options.pop("first", "hybrid")
             inner = {"name": first} if isinstance(first, str) else dict(first)
-            return _made(RerankRetriever, self.open(inner.pop("name"), inner), **options)
+            return construct(RerankRetriever, self.open(inner.pop("name"), inner), **options)
         raise ValueError(f"unknown retriever {chosen!r}; there are: {', '.join(RETRIEVERS)}")
 
     def build(self, name: str, settings: Any, work: Work) -> Path:
@@ -155,10 +155,10 @@ class IndexFolder:
         settings = _settings(DenseSettings, {name: value for name, value in options.items() if name in kept})
         searching = {name: value for name, value in options.items() if name not in kept}
         if self.cached:
-            return _made(open_dense, self.build(_DENSE, settings, Work()), self.passages, **searching)
+            return construct(open_dense, self.build(_DENSE, settings, Work()), self.passages, **searching)
         folder = self.folder / _DENSE
         encoder = settings.make_encoder() if kept & options.keys() - {"factory"} else None
-        found = _made(open_dense, folder, self.passages, encoder, **searching)
+        found = construct(open_dense, folder, self.passages, encoder, **searching)
         factory = read_manifest(folder / MANIFEST, "dense index")["factory"]
         if options.get("factory", factory) != factory:
             raise ValueError(
@@ -243,7 +243,7 @@ def _settings(kind: type[S], options: Options) -> S:
     return kind(**options)
 
 
-def _made(kind: Callable[..., T], *arguments: Any, **options: Any) -> T:
+def construct(kind: Callable[..., T], *arguments: Any, **options: Any) -> T:
     """The call, with an error for options that there are not."""
     known = [*signature(kind).parameters][len(arguments) :]
     unknown = [name for name in options if name not in known]

@@ -51,7 +51,7 @@ def process(command: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str
 def test_it_says_when_it_is_ready_answers_and_ends_in_peace(number: signal.Signals) -> None:
     with process([*SERVE, "embedded", "--port", "0", "--top-k", "2", "--max-top-k", "5"]) as (server, line):
         start, _, address = line.rstrip("\n").rpartition(" ")
-        assert start.startswith("serving bm25 over ")
+        assert start.startswith("serving BM25Retriever over ")
         assert start.endswith(" passages at")
         with httpx.Client(base_url=address) as client:  # an idle connection holds up nothing
             passages = client.get("/health").json()["passages"]
@@ -146,6 +146,6 @@ def test_a_corpus_file_is_served(tmp_path: Path) -> None:
     path.write_text('{"id": "o", "contents": "\\"Oslo\\"\\nA city."}\n')
     with process([*SERVE, str(path), "--port", "0"]) as (_, line):
         answer = httpx.post(f"{line.split()[-1]}/retrieve", json={"query": CITIES[0].title}).json()
-    assert line.startswith("serving bm25 over 1 passages at ")
+    assert line.startswith("serving BM25Retriever over 1 passages at ")
     expected = {"id": "o", "contents": '"Oslo"\nA city.', "title": "Oslo", "text": "A city."}
     assert answer == {"result": [[expected]]}

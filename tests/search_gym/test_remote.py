@@ -1,0 +1,531 @@
+"""The client: laws over any queries, then what servers do wrong, on real ones."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import multiprocessing
+import pickle
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stub_server import NOT_FOUND, Reply, StubServer, echo, hits, over
+
+from search_gym import World
+from search_gym.retrieval import Hit, SearchFailed
+from search_gym.retrieval.bm25 import BM25Retriever
+from search_gym.retrieval.remote import RemoteRetriever
+from search_gym.retrieval.strict import SearchError
+
+BM25 = BM25Retriever(World(0).corpus)
+WORDS = st.lists(st.sampled_from(["Selby", "river", "the", "painter", "«é»", "&", "50%", "日本"]), max_size=5).map(
+    " ".join
+)
+ANY_TEXT = st.text(st.characters(exclude_categories=()))  # half surrogate pairs as well
+QUERIES = st.lists(WORDS | ANY_TEXT, max_size=6)
+
+
+@pytest.fixture(scope="module")
+def bm25_server() -> Iterator[StubServer]:
+    with StubServer(over(BM25), Reply({"status": "ok", "digest": BM25.digest})) as server:
+        yield server
+
+
+def client(server: StubServer, **settings: Any) -> RemoteRetriever:
+    given: dict[str, Any] = {"timeout": 5.0, "retry_for": 5.0}
+    return RemoteRetriever(server.url, **given | settings)
+
+
+def texts(found: list[list[Hit] | SearchFailed]) -> list[Any]:
+    """The text of the first hit, None for no hit, "failed"."""
+    return ["failed" if isinstance(one, SearchFailed) else one[0].text if one else None for one in found]
+
+
+def hits_of(remote: RemoteRetriever, k: int) -> list[Hit]:
+    (found,) = remote.search(["q"], k)
+    assert not isinstance(found, SearchFailed), found.reason
+    return found
+
+
+def failure(found: list[Hit] | SearchFailed) -> str:
+    assert isinstance(found, SearchFailed)
+    return found.reason
+
+
+@given(queries=QUERIES, k=st.integers(1, 12))
+def test_a_server_answers_as_the_retriever_behind_it(bm25_server: StubServer, queries: list[str], k: int) -> None:
+    with client(bm25_server) as remote:
+        assert remote.search(queries, k) == BM25.search(queries, k)
+        assert remote.search(queries, k) == [remote.search([query], k)[0] for query in queries]
+
+
+def test_one_request_asks_each_query_once_and_no_empty_one() -> None:
+    with StubServer(echo) as server, client(server) as remote:
+        assert texts(remote.search(["a", "", "b", "a", " "], 3)) == ["a", None, "b", "a", " "]
+        assert server.asked == [{"queries": ["a", "b", " "], "topk": 3, "return_scores": True}]
+        assert remote.search([], 3) == []
+        assert remote.search(["", ""], 3) == [[], []]
+        assert len(server.asked) == 1
+        remote.search(["c"], 1)
+        assert len(server.clients) == 1
+
+
+def test_the_result_of_one_query_can_be_changed_without_changing_that_of_another() -> None:
+    with StubServer(echo) as server, client(server) as remote:
+        first, second = remote.search(["a", "a"], 1)
+        assert isinstance(first, list)
+        first.clear()
+        assert second != []
+
+
+@pytest.mark.parametrize(
+    ("query", "arrives"),
+    [
+        ("A & B + 50% «é»", "A & B + 50% «é»"),  # R4
+        ('"quotes" \\ [brackets] {braces}\n\t\0', '"quotes" \\ [brackets] {braces}\n\t\0'),
+        ("日本 \U0001f600\u2028", "日本 \U0001f600\u2028"),
+        ("half \ud800 a pair", "half \ufffd a pair"),
+        ("two halves \ud83d\ude00", "two halves \U0001f600"),
+        ("\ufeffx", "\ufeffx"),
+        ("x" * 100_000, "x" * 100_000),
+    ],
+    ids=["signs", "quotes", "unicode", "half", "halves", "mark", "long"],
+)
+def test_queries_arrive_unchanged(query: str, arrives: str) -> None:
+    with StubServer(echo) as server, client(server) as remote:
+        assert texts(remote.search([query], 1)) == [arrives]
+        assert server.asked[0]["queries"] == [arrives]
+
+
+# ---- what servers give ----
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({"id": "7", "contents": '"Oslo"\nA city.'}, Hit("7", "Oslo", "A city.", 0.9)),
+        ({"id": 7, "contents": '"""Weird Al"" Yankovic"\nA man.'}, Hit("7", '"Weird Al" Yankovic', "A man.", 0.9)),
+        ({"id": 0, "title": "Oslo", "text": "A city."}, Hit("0", "Oslo", "A city.", 0.9)),
+        ({"id": "7", "title": None, "text": "A city."}, Hit("7", "", "A city.", 0.9)),
+        ({"id": "7", "title": "a\nb", "text": "c", "contents": '"a\nb"\nc'}, Hit("7", "a\nb", "c", 0.9)),
+    ],
+    ids=["contents", "quotes", "number", "no-title", "both"],
+)
+def test_documents_of_both_shapes(document: dict[str, Any], expected: Hit) -> None:
+    for item in (hits(document), [document]):
+        with StubServer(lambda _, item=item: Reply({"result": [item]})) as server, client(server) as remote:
+            (hit,) = hits_of(remote, 3)
+            bare = item == [document]
+            assert hit == Hit(expected.id, expected.title, expected.text, -1.0 if bare else 0.9)
+
+
+def test_no_more_than_k_distinct_hits_best_first() -> None:  # R3
+    documents = [{"id": i, "text": f"text {i}"} for i in (4, 4, 2, 9, 1)]
+    for results in (hits(*documents), documents):
+        with StubServer(lambda _, results=results: Reply({"result": [results]})) as server, client(server) as remote:
+            first, second = hits_of(remote, 2)
+            assert (first.id, second.id) == ("4", "2")
+            assert first.score > second.score
+
+
+def search_r1(body: dict[str, Any]) -> Reply:
+    """What PeterGriffinJin/Search-R1, search_r1/search/retrieval_server.py, gives with an index over E5.
+
+    Rows of wiki-18.jsonl as they are; with more asked for than there are, FAISS fills up with place -1, which is the
+    last row to Python, and the least float32.
+    """
+    corpus = [
+        {"id": "0", "contents": '"Oslo"\nOslo is the capital of Norway.'},
+        {"id": "1", "contents": '"Paris"\nParis is the capital of France.'},
+        {"id": "2", "contents": '"Rome"\nRome is the capital of Italy.'},
+    ]
+    places = [0, 1, 2, -1, -1][: body["topk"]]
+    scores = [0.8612, 0.8333, 0.79, -3.4028234663852886e38, -3.4028234663852886e38]
+    rows = [{"document": corpus[place], "score": score} for place, score in zip(places, scores, strict=False)]
+    return Reply(
+        {"result": [rows if body["return_scores"] else [row["document"] for row in rows]] * len(body["queries"])}
+    )
+
+
+def search_r1_pyserini(body: dict[str, Any]) -> Reply:
+    """The same with a Pyserini index: no id, the title stripped of its quotes, and no document where none matches."""
+    contents = '"""Weird Al"" Yankovic"\nA man.'
+    first, rest = contents.split("\n")
+    document = {"title": first.strip('"'), "text": rest, "contents": contents}
+    return Reply({"result": [[{"document": document, "score": 11.25}] if "man" in q else [] for q in body["queries"]]})
+
+
+def test_search_r1_s_server_is_read() -> None:
+    with StubServer(search_r1) as server, client(server) as remote:
+        found = remote.search(["capital of Norway", "capital"], 5)
+        assert found == [[
+            Hit("0", "Oslo", "Oslo is the capital of Norway.", 0.8612),
+            Hit("1", "Paris", "Paris is the capital of France.", 0.8333),
+            Hit("2", "Rome", "Rome is the capital of Italy.", 0.79),
+        ]] * 2  # fmt: skip
+    with StubServer(search_r1_pyserini) as server, client(server) as remote:
+        one, none = remote.search(["a man", "zzz"], 3)
+        assert none == []
+        assert isinstance(one, list)
+        assert (one[0].title, one[0].text, one[0].score) == ('"Weird Al" Yankovic', "A man.", 11.25)
+        assert one[0].id
+        assert remote.search(["man"], 1) == [one]
+
+
+# ---- what servers do wrong ----
+
+
+@pytest.mark.parametrize("status", [500, 429, 502, 503, 504, None])
+def test_two_failures_then_an_answer_is_success(status: int | None) -> None:  # R4
+    bad = Reply() if status is None else Reply({"detail": "oh"}, status)
+    replies = itertools.chain([bad, bad], itertools.repeat(None))
+    with StubServer(lambda body: next(replies) or echo(body)) as server, client(server) as remote:
+        assert texts(remote.search(["a", "b"], 3)) == ["a", "b"]
+        assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("queries", [["a"], ["a", "b", "c"]], ids=len)
+def test_a_server_that_always_hangs_costs_a_bounded_time(queries: list[str]) -> None:  # R4
+    with StubServer(lambda _: server.hang()) as server, client(server, timeout=0.3, retry_for=0.5) as remote:
+        start = time.monotonic()
+        found = remote.search(queries, 3)
+        assert 0.5 <= time.monotonic() - start < 0.5 + 2 * 0.3 + 0.5
+        assert all("no answer within 0.3 s" in failure(one) for one in found)
+
+
+@pytest.mark.parametrize("status", [503, 500])
+def test_a_server_that_always_fails_costs_a_bounded_time(status: int) -> None:
+    with StubServer(lambda _: Reply({"detail": "oh"}, status)) as server, client(server, retry_for=0.6) as remote:
+        start = time.monotonic()
+        found = remote.search(["a", "b"], 3)
+        assert 0.6 <= time.monotonic() - start < 2
+        assert all(f"{status} " in failure(one) and "oh" in failure(one) for one in found)
+        assert len(server.asked) > 2
+
+
+@pytest.mark.parametrize("wrong", ["hangs", 500, 422, 400, 413, "miscounted", "unreadable", "closed"])
+def test_other_members_of_a_batch_are_unaffected(wrong: str | int) -> None:  # R4
+    def answer(body: dict[str, Any]) -> Reply:
+        if "bad" not in body["queries"]:
+            return echo(body)
+        if wrong == "hangs":
+            return server.hang()
+        if isinstance(wrong, int):
+            return Reply({"detail": "not that one"}, wrong)
+        result = [hits({"id": 1, "text": q}) if q != "bad" else [{"id": 1}] for q in body["queries"]]
+        return Reply({"result": result[1:] if wrong == "miscounted" else result}) if wrong != "closed" else Reply()
+
+    with StubServer(answer) as server, client(server, timeout=0.5, retry_for=1.0) as remote:
+        start = time.monotonic()
+        expected = ["failed"] * 3 if wrong == "closed" else ["a", "failed", "c"]
+        assert texts(remote.search(["a", "bad", "c"], 3)) == expected
+        assert time.monotonic() - start < 2.5
+
+
+def test_more_queries_that_hang_than_connections_leave_time_for_the_others() -> None:
+    def answer(body: dict[str, Any]) -> Reply:
+        return server.hang() if any(query.startswith("bad") for query in body["queries"]) else echo(body)
+
+    with StubServer(answer) as server, client(server, timeout=1.0, retry_for=0.0, pool=2) as remote:
+        start = time.monotonic()
+        found = texts(remote.search(["bad 1", "bad 2", "bad 3", "bad 4", "a", "b"], 3))
+        assert found == ["failed"] * 4 + ["a", "b"]
+        assert time.monotonic() - start < 3
+
+
+def test_a_query_that_breaks_the_server_does_not_use_up_the_time() -> None:
+    def answer(body: dict[str, Any]) -> Reply:
+        return Reply({"detail": "oh"}, 500) if "bad" in body["queries"] else echo(body)
+
+    with StubServer(answer) as server, client(server, retry_for=60.0) as remote:
+        start = time.monotonic()
+        assert texts(remote.search(["a", "bad"], 3)) == ["a", "failed"]
+        assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 307, 501])
+def test_what_no_query_is_the_reason_of_is_asked_once(status: int) -> None:
+    with (
+        StubServer(lambda _: Reply({}, status, {"Location": "http://else.where/"})) as server,
+        client(server) as remote,
+    ):
+        found = remote.search(["a", "b"], 3)
+        assert all(f"{server.url}/retrieve: {status} " in failure(one) for one in found)
+        assert len(server.asked) == 1
+        assert ("give http://else.where/ as the URL" in failure(found[0])) == (status == 307)
+
+
+def test_a_refusal_says_why() -> None:
+    reply = Reply({"detail": "a query may have 2,000 characters"}, 422)
+    with StubServer(lambda _: reply) as server, client(server) as remote:
+        (found,) = remote.search(["a"], 3)
+        assert failure(found).endswith('422 Unprocessable Entity: {"detail": "a query may have 2,000 characters"}')
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"<!DOCTYPE html><html>...", "the answer is not JSON; it begins with b'<!DOCTYPE"),
+        (b'{"result": [', "the answer is not JSON"),
+        (b"\xff\xfe", "the answer is not JSON"),
+        (b"[" * 100_000, "the answer is not JSON"),
+        ([[]], 'the answer has no list "result"'),
+        ({"results": [[]]}, 'the answer has no list "result"'),
+        ({"result": {}}, 'the answer has no list "result"'),
+        ({"result": []}, "the answer has 0 results for 1 queries"),
+        ({"result": [[], []]}, "the answer has 2 results for 1 queries"),
+        ({"result": [None]}, "a result must be a list, not None"),
+        ({"result": [["text"]]}, "a document must be an object, not 'text'"),
+        ({"result": [[{"document": None, "score": 1}]]}, "a document must be an object, not None"),
+        ({"result": [[{"id": 1}]]}, '"text" must be a string, not missing'),
+        ({"result": [[{"id": 1.5, "text": "x"}]]}, '"id" must be a string or a whole number'),
+        ({"result": [[{"id": 1, "contents": 3}]]}, '"contents" must be a string'),
+    ],
+    ids=range(15),
+)
+def test_a_malformed_answer_is_a_failure_with_a_reason(content: Any, reason: str) -> None:
+    with StubServer(lambda _: Reply(content)) as server, client(server) as remote:
+        (found,) = remote.search(["a"], 3)
+        assert reason in failure(found)
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("score", ["x", None, True, math.nan, math.inf])
+def test_a_score_that_is_none_is_the_rank(score: Any) -> None:
+    items = [{"document": {"id": i, "text": "x"}, "score": score} for i in range(2)]
+    with StubServer(lambda _: Reply({"result": [items]})) as server, client(server) as remote:
+        first, second = hits_of(remote, 3)
+        assert (first.score, second.score) == (-1.0, -2.0)
+
+
+def test_an_answer_drop_by_drop_is_given_up() -> None:
+    def answer(_: dict[str, Any]) -> Reply:
+        return Reply(b"{", headers={"Content-Length": "1000"})
+
+    with StubServer(answer) as server, client(server, timeout=0.3, retry_for=0.0) as remote:
+        assert "no answer within 0.3 s" in failure(remote.search(["a"], 1)[0])
+
+
+# ---- when to ask again ----
+
+
+@pytest.mark.parametrize("as_date", [False, True], ids=["seconds", "date"])
+def test_retry_after_is_kept(as_date: bool) -> None:
+    times: list[float] = []
+
+    def answer(body: dict[str, Any]) -> Reply:
+        times.append(time.monotonic())
+        if len(times) > 1:
+            return echo(body)
+        moment = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
+        return Reply({}, 503, {"Retry-After": moment if as_date else "1"})
+
+    with StubServer(answer) as server, client(server) as remote:
+        assert texts(remote.search(["a"], 1)) == ["a"]
+        assert times[1] - times[0] >= 1 - 0.01
+
+
+@pytest.mark.parametrize("value", ["3600", "Fri, 31 Dec 2999 23:59:59 GMT"])
+def test_a_pause_longer_than_the_time_that_is_left_ends_the_asking(value: str) -> None:
+    with StubServer(lambda _: Reply({}, 429, {"Retry-After": value})) as server, client(server) as remote:
+        start = time.monotonic()
+        assert "429 Too Many Requests" in failure(remote.search(["a", "b"], 1)[0])
+        assert time.monotonic() - start < 1
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "value", ["soon", "-1", "", "Thu, 01 Jan 1970 00:00:00 GMT", "Thu, 01 Jan 1970 00:00:00 -0000"]
+)
+def test_a_retry_after_that_says_nothing_is_passed_over(value: str) -> None:
+    replies = iter([Reply({}, 503, {"Retry-After": value})])
+    with StubServer(lambda body: next(replies, None) or echo(body)) as server, client(server) as remote:
+        assert texts(remote.search(["a"], 1)) == ["a"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_a_server_that_comes_late_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    found: list[Any] = []
+    with RemoteRetriever(f"http://127.0.0.1:{port}", retry_for=20) as remote:
+        search = threading.Thread(target=lambda: found.extend(remote.search(["a", "b"], 1)))
+        search.start()
+        time.sleep(1)
+        with StubServer(echo, port=port):
+            search.join()
+    assert texts(found) == ["a", "b"]
+    assert [record.levelno for record in caplog.records if record.name.startswith("search_gym")] == [logging.WARNING]
+    assert "Connection refused; asking again for up to 20 s" in caplog.text
+
+
+def test_a_server_that_never_comes_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    with RemoteRetriever(f"http://127.0.0.1:{free_port()}", retry_for=0.5) as remote:
+        start = time.monotonic()
+        found = remote.search(["a", "", "b"], 1)
+        assert 0.5 <= time.monotonic() - start < 1.5
+        assert found[1] == []
+        assert "Connection refused" in failure(found[0])
+        assert found[0] == found[2]
+    assert "2 of 3 searches failed: " in caplog.text
+
+
+# ---- processes and threads ----
+
+
+def test_it_may_be_pickled_and_copied() -> None:
+    with StubServer(echo) as server, client(server) as remote:
+        remote.search(["a"], 1)
+        again = pickle.loads(pickle.dumps(remote))
+        with again:
+            assert texts(again.search(["b"], 1)) == ["b"]
+            assert again.digest == remote.digest
+
+
+def search_in_child(remote: RemoteRetriever, results: Any) -> None:
+    results.put(texts(remote.search(["child"], 1)))
+    remote.close()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_another_process_opens_connections_of_its_own(method: str) -> None:
+    context = multiprocessing.get_context(method)
+    with StubServer(echo) as server, client(server) as remote:
+        remote.search(["parent"], 1)
+        results = context.Queue()
+        children = [
+            context.Process(  # pyright: ignore[reportAttributeAccessIssue]
+                target=search_in_child, args=(remote, results)
+            )
+            for _ in range(2)
+        ]
+        for child in children:
+            child.start()
+        assert [results.get(timeout=60) for _ in children] == [["child"]] * 2
+        for child in children:
+            child.join()
+            assert child.exitcode == 0
+        assert texts(remote.search(["parent"], 1)) == ["parent"]
+        assert len(server.clients) == 3
+        results.close()
+        results.join_thread()
+
+
+def test_threads_share_it(caplog: pytest.LogCaptureFixture) -> None:
+    with StubServer(echo) as server, client(server, pool=4) as remote, ThreadPoolExecutor(16) as threads:
+        batches = [[f"{i}", f"{i}!"] for i in range(500)]
+        assert list(threads.map(lambda batch: texts(remote.search(batch, 1)), batches)) == batches
+        assert len(server.clients) <= 4
+        assert remote.take_counts() == {"search_queries": 1000}
+        assert remote.take_counts() == {"search_queries": 0}
+        assert caplog.records == []  # no connection was taken from under another thread
+
+
+def test_it_can_be_used_again_after_it_was_closed() -> None:
+    with StubServer(echo) as server:
+        remote = client(server)
+        for _ in range(2):
+            assert texts(remote.search(["a"], 1)) == ["a"]
+            remote.close()
+        remote.close()
+
+
+# ---- digest and arguments ----
+
+
+def test_the_digest_is_the_server_s(bm25_server: StubServer) -> None:
+    with client(bm25_server) as remote:
+        assert remote.digest == BM25.digest
+        asked = len(bm25_server.paths)
+        assert remote.digest == BM25.digest
+        assert len(bm25_server.paths) == asked
+
+
+@pytest.mark.parametrize(
+    "health", [NOT_FOUND, Reply(b"ok"), Reply(["ok"]), Reply({"status": "ok"}), Reply({"digest": 3})], ids=range(5)
+)
+def test_without_one_it_is_made_of_the_url(health: Reply) -> None:
+    with StubServer(echo, health) as server, client(server) as remote:
+        assert len(remote.digest) == 32
+        with RemoteRetriever(f"{server.url}/retrieve") as same, RemoteRetriever(f"{server.url}/other") as other:
+            assert remote.digest == same.digest != other.digest
+        named = server.url.replace("//", "//user:secret@")
+        with RemoteRetriever(named) as same:
+            assert same.digest == remote.digest
+
+
+def test_a_server_that_is_away_has_no_digest() -> None:
+    with (
+        RemoteRetriever(f"http://127.0.0.1:{free_port()}", retry_for=0.2) as remote,
+        pytest.raises(SearchError, match=r"cannot learn what the server searches in: .*Connection refused"),
+    ):
+        _ = remote.digest
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("", "/retrieve"),
+        ("/", "/retrieve"),
+        ("/retrieve", "/retrieve"),
+        ("/api/search", "/api/search"),
+        ("/search?index=2", "/search?index=2"),
+    ],
+)
+def test_a_path_of_the_url_is_taken_as_it_is(path: str, asked: str) -> None:
+    with StubServer(echo) as server, RemoteRetriever(server.url + path) as remote:
+        remote.search(["a"], 1)
+        _ = remote.digest
+        assert server.paths == [asked, f"{asked.rpartition('/')[0]}/health"]
+
+
+def test_a_password_is_sent_and_never_shown() -> None:
+    with StubServer(lambda _: Reply({}, 403)) as server:
+        with RemoteRetriever(server.url.replace("//", "//user:secret@")) as remote:
+            reason = failure(remote.search(["a"], 1)[0])
+        assert server.headers[0]["Authorization"] == "Basic dXNlcjpzZWNyZXQ="
+        assert "secret" not in reason
+
+
+@pytest.mark.parametrize("url", ["", "host:8000", "ftp://host", "http://", "http://host:port", "127.0.0.1:8000"])
+def test_what_is_no_url_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="is not the URL of a server"):
+        RemoteRetriever(url)
+
+
+@pytest.mark.parametrize("settings", [{"timeout": 0}, {"retry_for": -1}, {"pool": 0}, {"timeout": math.nan}])
+def test_faulty_settings_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="timeout must be above 0, retry_for at least 0 and pool at least 1"):
+        RemoteRetriever("http://127.0.0.1:1", **settings)
+
+
+def test_faulty_arguments_are_refused() -> None:
+    remote = RemoteRetriever("http://127.0.0.1:1")
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        remote.search(["a"], 0)
+    with pytest.raises(TypeError, match="queries must be a list"):
+        remote.search("a", 1)
+
+
+@pytest.mark.parametrize("name", ["httpx", "tenacity"])
+def test_what_is_missing_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=rf"needs {name}: pip install 'search-gym\[remote\]'"):
+        RemoteRetriever("http://127.0.0.1:1")
