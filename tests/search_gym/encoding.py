@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from search_gym.retrieval import Passage
+from search_gym.retrieval import Hit, Passage, Retriever, SearchFailed
 from search_gym.retrieval.encoders import SentenceEncoder, contents
 
 CITIES = [
@@ -72,6 +72,13 @@ class WordEncoder:
         return np.random.default_rng([self.seed, *name]).standard_normal(self.dimension)
 
 
+def answers(retriever: Retriever, queries: Sequence[str], k: int) -> list[Sequence[Hit]]:
+    """What a search finds that fails for no query."""
+    found = retriever.search(queries, k)
+    assert not any(isinstance(hits, SearchFailed) for hits in found)
+    return [hits for hits in found if not isinstance(hits, SearchFailed)]
+
+
 def tiny_bert(folder: Path, *, labels: int | None = None, seed: int = 0) -> Path:
     """Write a real but tiny BERT with random weights, bare or with a head that gives scores for pairs."""
     import torch
@@ -109,8 +116,8 @@ def tiny_bert(folder: Path, *, labels: int | None = None, seed: int = 0) -> Path
         intermediate_size=32,
         max_position_embeddings=64,
         initializer_range=0.6,
-        num_labels=labels or 2,
     )
+    config.num_labels = labels or 2
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = BertModel(config) if labels is None else BertForSequenceClassification(config)
