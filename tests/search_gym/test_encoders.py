@@ -127,8 +127,12 @@ def test_prefixes_come_with_the_name(tiny: Path, tmp_path: Path, name: str, quer
 
 
 def test_prefixes_can_be_given_and_the_model_may_have_its_own(tiny: Path, tmp_path: Path) -> None:
-    prompts = json.dumps({"prompts": {"query": "ask: ", "document": "read: "}, "default_prompt_name": "query"})
-    own = SentenceEncoder(str(copy(tiny, tmp_path / "e5-own", config_sentence_transformers__json=prompts)))
+    from sentence_transformers import SentenceTransformer
+
+    prompts = {"query": "ask: ", "document": "read: "}
+    model = SentenceTransformer(str(tiny), device="cpu", prompts=prompts, default_prompt_name="query")
+    model.save(str(tmp_path / "e5-own"), create_model_card=False)
+    own = SentenceEncoder(str(tmp_path / "e5-own"))
     assert (own.spec["query_prefix"], own.spec["passage_prefix"]) == ("ask: ", "read: ")
     bare = SentenceEncoder(str(tiny))
     # The default prompt of the model does not come on top of the prefix.
