@@ -16,7 +16,7 @@ from search_gym.retrieval.vectors import Vectors
 DEFAULTS = {"nprobe": 64, "efSearch": 128}
 # How many vectors an index learns from: FAISS wants 30 to 256 for each of its lists, and 256 for each of the 256
 # values of a byte of a product quantizer.
-_PER_LIST, _TRAINING = 40, 1 << 16
+_PER_LIST, _TRAINING = 40, 1 << 15
 _EDGE = 1 << 20
 
 

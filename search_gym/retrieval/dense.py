@@ -31,7 +31,7 @@ class DenseRetriever:
     Args:
         passages: in the order of the vectors of the index.
         encoder: that of the vectors.
-        index: of FAISS, by inner product.
+        index: of FAISS, by inner product; its search parameters are set.
         parameters: how it searches, by FAISS's names; the defaults are `ann.DEFAULTS`, where the index has them.
         device: where it searches: "cpu", "cuda", "cuda:1".
         name: what names the index in the digest; None: its content, which takes as much memory again.

@@ -75,22 +75,18 @@ class HybridRetriever:
 
     def _fused(self, found: Sequence[Sequence[Hit] | SearchFailed], k: int) -> list[Hit] | SearchFailed:
         hits: dict[str, Hit] = {}
-        ranks: dict[str, list[float]] = {}
-        for place, some in enumerate(found):
+        parts: dict[str, list[float]] = {}
+        for some, weight in zip(found, self.weights, strict=True):
             if isinstance(some, SearchFailed):
                 return some
             for rank, hit in enumerate(some, start=1):
                 hits.setdefault(hit.id, hit)
-                ranks.setdefault(hit.id, [math.inf] * len(found))[place] = rank
-        scores = {name: self._score(ranks[name]) for name in hits}
-        best = sorted(hits, key=lambda name: (-scores[name], ranks[name]))[:k]
-        return [replace(hits[name], score=scores[name]) for name in best]
-
-    def _score(self, ranks: Sequence[float]) -> float:
+                parts.setdefault(hit.id, []).append(weight / (self.constant + rank))
         # fsum rounds once, so that the order in which equal parts are added makes no difference between passages.
-        return math.fsum(
-            weight / (self.constant + rank) for weight, rank in zip(self.weights, ranks, strict=True)
-        )  # a rank of infinity adds nothing
+        scores = {name: math.fsum(each) for name, each in parts.items()}
+        # Equal scores stay in the order in which the passages came: the ranks of the first retriever, then the second.
+        best = sorted(scores, key=lambda name: -scores[name])[:k]
+        return [replace(hits[name], score=scores[name]) for name in best]
 
 
 def _corpus(retrievers: Sequence[Retriever]) -> str | None:
