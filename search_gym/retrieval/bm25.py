@@ -111,7 +111,7 @@ class BM25Retriever:
         Raises:
             ValueError: if the folder holds no whole index, or one of other passages or settings.
         """
-        manifest = read_manifest(folder / MANIFEST, "BM25 index")
+        manifest = read_manifest(folder / MANIFEST, "BM25 index", ["corpus", "passages", "settings"])
         corpus = passages_digest(passages)
         if manifest["corpus"] != corpus or manifest["passages"] != len(passages):
             raise ValueError(

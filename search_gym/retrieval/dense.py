@@ -16,6 +16,7 @@ from search_gym.retrieval.encoders import Encoder, SentenceEncoder
 from search_gym.retrieval.store import MANIFEST, passages_digest, read_manifest, write_manifest
 
 _INDEX, _VECTORS = "index.faiss", "vectors"
+_KEYS = ("passages", "count", "encoder", "encoder_spec", "dimension", "factory", "index", "fingerprint")
 # An adopted index must find so many passages by their own vectors, among its first few.
 _CHECKED, _AMONG = 16, 10
 
@@ -186,7 +187,7 @@ def open_dense(
         ValueError: if the folder is not whole, or was built of another corpus or with another encoder: it names both.
             FileNotFoundError: if the index or the model is not where it was.
     """
-    manifest = read_manifest(folder / MANIFEST, "dense index")
+    manifest = read_manifest(folder / MANIFEST, "dense index", _KEYS)
     digest = passages_digest(passages)
     if (manifest["passages"], manifest["count"]) != (digest, len(passages)):
         raise ValueError(

@@ -159,7 +159,7 @@ class IndexFolder:
         folder = self.folder / _DENSE
         encoder = settings.make_encoder() if kept & options.keys() - {"factory"} else None
         found = construct(open_dense, folder, self.passages, encoder, **searching)
-        factory = read_manifest(folder / MANIFEST, "dense index")["factory"]
+        factory = read_manifest(folder / MANIFEST, "dense index", ["factory"])["factory"]
         if options.get("factory", factory) != factory:
             raise ValueError(
                 f"{folder} was built with the factory string {factory!r}, not with {settings.factory!r}: choose "

@@ -33,7 +33,7 @@ class PassageStore(Sequence[Passage]):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        manifest = read_manifest(folder / MANIFEST, "passages")
+        manifest = read_manifest(folder / MANIFEST, "passages", ["passages", "digest", "source", "stamp"])
         self.digest: str = manifest["digest"]
         """Of ids, titles and texts in their order: see `passages_digest`."""
         self.source: str = manifest["source"]
@@ -133,25 +133,29 @@ def write_manifest(path: Path, content: dict[str, Any]) -> None:
     part.replace(path)
 
 
-def read_manifest(path: Path, what: str) -> dict[str, Any]:
+def read_manifest(path: Path, what: str, keys: Sequence[str]) -> dict[str, Any]:
     """The content of a manifest.
 
     Args:
         path: of the file.
         what: is in the folder, for errors.
+        keys: that it must have.
 
     Raises:
-        ValueError: if it is not there, not a manifest, or of another format than this version reads.
+        ValueError: if it is not there, lacks a key, or is of another format than this version reads.
     """
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
             raise ValueError(f"its format is {manifest['format']}, and this version reads {FORMAT}")
+        missing = [key for key in keys if key not in manifest]
+        if missing:
+            raise ValueError(f"it lacks {', '.join(missing)}")
         return manifest
     except FileNotFoundError as error:
         raise ValueError(f"{path.parent}: no {what} here, or not all of it: build the index (again)") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not the manifest of this folder ({error}): build the index again") from error
+        raise ValueError(f"{path}: not the manifest of the {what} ({error}): build the index again") from error
 
 
 class _Digest:

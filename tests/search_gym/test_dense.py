@@ -217,7 +217,7 @@ def test_counts_and_dimensions_that_differ_are_named() -> None:  # R2
 
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     passages, encoder = towns(9), WordEncoder()
-    with pytest.raises(ValueError, match="no dense index is here, or not all of it"):
+    with pytest.raises(ValueError, match="no dense index here, or not all of it"):
         open_dense(tmp_path, passages, encoder)
     build(passages, tmp_path / "a", encoder)
     build(towns(8), tmp_path / "b", encoder)
@@ -236,7 +236,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"index\.faiss: there is no index here"):
         open_dense(tmp_path / "a", passages, encoder)
     (tmp_path / "a" / "manifest.json").write_text('{"format": 1}')
-    with pytest.raises(ValueError, match=r"manifest\.json: not the manifest of a dense index"):
+    with pytest.raises(ValueError, match=r"manifest\.json: not the manifest of the dense index"):
         open_dense(tmp_path / "a", passages, encoder)
 
 

@@ -223,7 +223,7 @@ def test_loading_and_encoding_print_nothing(tiny: Path, capfd: pytest.CaptureFix
 
 
 def test_importing_is_light() -> None:
-    names = ["arguments", "ann", "dense", "encoders", "hybrid", "models", "rerank", "vectors"]
+    names = ["ann", "dense", "encoders", "hybrid", "models", "rerank", "vectors"]
     code = f"import {', '.join(f'search_gym.retrieval.{name}' for name in names)}, sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "transformers", "faiss", "sentence_transformers", "huggingface_hub"} & set(loaded)

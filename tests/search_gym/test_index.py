@@ -68,6 +68,11 @@ def test_every_way_to_the_same_corpus_finds_the_same(corpus: Path, tmp_path: Pat
     assert len({way.digest for way in ways}) == 1
 
 
+def names(found: Any) -> list[list[str]]:
+    """The ids of the hits of each query."""
+    return [[hit.id for hit in hits] for hits in found]
+
+
 def search_gym_env(retriever: Path) -> Any:
     import gymnasium
 
@@ -87,8 +92,7 @@ def test_a_corpus_is_read_and_indexed_once(corpus: Path, cache: Path) -> None:
 def test_a_corpus_that_changed_is_read_again(corpus: Path) -> None:
     assert open_retriever("bm25", corpus).search(["Rome"], 1) == [[]]
     write(corpus, [*PASSAGES, Passage("r", "Rome", "Rome is old.")])
-    ((hit,),) = open_retriever("bm25", corpus).search(["Rome"], 1)
-    assert hit.id == "r"
+    assert names(open_retriever("bm25", corpus).search(["Rome"], 1)) == [["r"]]
 
 
 def test_options_reach_the_index(corpus: Path) -> None:
@@ -148,7 +152,7 @@ def test_a_folder_without_an_index_says_how_to_build_one(corpus: Path) -> None:
 
 
 def _open(corpus: Path) -> int:
-    return len(open_retriever("bm25", corpus).search(["capital"], 5)[0])
+    return len(names(open_retriever("bm25", corpus).search(["capital"], 5))[0])
 
 
 def test_processes_that_open_a_corpus_at_once_all_find_it(corpus: Path) -> None:
@@ -164,7 +168,7 @@ def test_the_command_builds_and_says_how_to_search(
     assert out.startswith("3 passages, ")
     assert f"search-gym serve {tmp_path / 'index'}" in out
     assert err == ""
-    assert open_retriever(tmp_path / "index").search(["Peru"], 1)[0][0].id == "l"
+    assert names(open_retriever(tmp_path / "index").search(["Peru"], 1)) == [["l"]]
 
 
 @pytest.mark.parametrize(
