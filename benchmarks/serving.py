@@ -29,6 +29,12 @@ from search_gym.sources import list_questions
 _COMPARED = 50  # queries whose answers must be the same from every server
 
 
+def environment() -> dict[str, str]:
+    """In which processes find the repository, and what this one was told of."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
 class Server:
     """A server of one kind in a process of its own; see `benchmarks.serving_worker`."""
 
@@ -41,7 +47,7 @@ class Server:
             stderr=self._log,
             text=True,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env=environment(),
         )
         self.url = self._line()
 
@@ -145,7 +151,7 @@ def played(load: Load) -> Seen:
         text=True,
         check=True,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=environment(),
     )
     return Seen(**json.loads(done.stdout))
 
@@ -153,7 +159,7 @@ def played(load: Load) -> Seen:
 def table(figures: dict[str, Figures], batch: int) -> str:
     """In Markdown. The ratio is the median over rounds, in each of which all had their turn."""
     lines = [
-        "| server | queries/s | p50 ms | p95 ms | p99 ms | errors | CPU ms a query | clients' CPU | ours: faster by |",
+        "| server | queries/s | p50 ms | p95 ms | p99 ms | errors | CPU ms a query | CPU of clients | ours is faster |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     ours = figures[OURS].rates

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from search_gym.retrieval import Retriever
 from search_gym.retrieval.answering import Limits
-from search_gym.retrieval.index import is_index
+from search_gym.retrieval.index import RETRIEVERS, is_index
 from search_gym.retrieval.running import bind, serve
 from search_gym.retrieval.server import ServerConfig, passage_count
 from search_gym.sources import open_retriever
@@ -16,9 +15,11 @@ _LIMITS, _CONFIG = Limits(), ServerConfig()
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `search-gym serve`."""
-    parser.add_argument("source", help="embedded, a corpus file, or a folder that search-gym index made")
+    parser.add_argument("source", help="embedded, a corpus as search-gym index takes it, or a folder that it made")
     parser.add_argument(
-        "--retriever", metavar="NAME", help="bm25, dense or hybrid (default: what an index was made for, else bm25)"
+        "--retriever",
+        choices=RETRIEVERS,
+        help="what searches (default: what the folder was made for; bm25 over a corpus)",
     )
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 serves other machines, too (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="0: any that is free (default: 8000)")
@@ -37,18 +38,17 @@ def run(args: argparse.Namespace) -> int:
     try:
         # Bound before the index is opened, which takes its time: that a port is taken is told at once.
         with bind(args.host, args.port) as bound:
-            retriever = _opened(args.retriever, args.source)
+            if args.retriever is None and is_index(args.source):
+                name, retriever = args.source, open_retriever(args.source)
+            else:
+                name = args.retriever or "bm25"
+                retriever = open_retriever(name, args.source)
             count = passage_count(retriever)
-            name = type(retriever).__name__
             what = name if count is None else f"{name} over {count:,} passages"
             serve(retriever, config, bound=bound, ready=lambda url: print(f"serving {what} at {url}", flush=True))
     except KeyboardInterrupt:  # while the index was opened: later, it ends the serving
         return 130
     return 0
-
-
-def _opened(name: str | None, source: str) -> Retriever:
-    return open_retriever(source) if name is None and is_index(source) else open_retriever(name or "bm25", source)
 
 
 def _number(parser: argparse.ArgumentParser, option: str, default: int, meaning: str) -> None:

@@ -19,6 +19,7 @@ from search_gym.retrieval import Hit, SearchFailed
 from search_gym.retrieval.batching import Found
 
 _MAX_SHOWN = 80
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def written(found: Sequence[Found], with_scores: bool) -> tuple[int, bytes]:
 
 def encoded(content: Mapping[str, Any]) -> bytes:
     """JSON in ASCII: half a surrogate pair, which UTF-8 does not have, is written as an escape."""
-    return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+    return _ENCODER.encode(content).encode("ascii")
 
 
 def contents(title: str, text: str) -> str:

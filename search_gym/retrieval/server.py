@@ -16,7 +16,7 @@ from search_gym.retrieval.batching import Batcher
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
     from search_gym.retrieval.server_metrics import Metrics
 
@@ -82,12 +82,6 @@ def make_app(retriever: Retriever, config: ServerConfig | None = None) -> FastAP
         yield
         batcher.close()
 
-    async def retrieve(request: Request) -> Response:
-        started = time.perf_counter()
-        status, body = await _answer(request, batcher, config, metrics)
-        metrics.on_request(status, time.perf_counter() - started)
-        return Response(body, status, media_type="application/json")
-
     def health() -> Response:  # in a thread of FastAPI's: to know its digest, a retriever may ask another server
         status, content = _health(retriever, config)
         return Response(encoded(content), status, media_type="application/json")
@@ -96,47 +90,60 @@ def make_app(retriever: Retriever, config: ServerConfig | None = None) -> FastAP
         return Response(metrics.text(), media_type=metrics.media_type)
 
     app = FastAPI(title="search-gym", version=version("search-gym"), lifespan=lifespan, docs_url=None, redoc_url=None)
-    # As Starlette's own route: FastAPI's would make a model of every request and a copy of every answer first, which
-    # takes longer than the search does.
-    app.router.routes.append(Route("/retrieve", retrieve, methods=["POST"]))
+    # Not by `app.post`, which would make a model of every request and a copy of every answer first.
+    app.router.routes.append(Route("/retrieve", _Retrieve(batcher, config, metrics), methods=["POST"]))
     app.get("/health")(health)
     app.get("/metrics")(show_metrics)
     return app
 
 
-async def _answer(request: Request, batcher: Batcher, config: ServerConfig, metrics: Metrics) -> tuple[int, bytes]:
-    """The code and the body for a request to /retrieve."""
-    try:
-        asked = read(await _body(request, config.limits.max_body_bytes), config.limits, config.top_k)
-    except Refused as refused:
-        return refused.status, encoded(refused.body)
-    try:
-        found = await batcher.search(asked.queries, asked.k)
-        failed = sum(isinstance(hits, SearchFailed) for hits in found)
-        metrics.on_queries(len(found), failed)
-        return written(found, asked.with_scores)
-    except Exception as error:
-        _log.exception("a search for %d queries failed", len(asked.queries))
-        metrics.on_queries(len(asked.queries), len(asked.queries))
-        return 500, encoded({"detail": f"the search failed: {type(error).__name__}: {error}"})
+class _Retrieve:
+    """POST /retrieve, as an ASGI application."""
+
+    def __init__(self, batcher: Batcher, config: ServerConfig, metrics: Metrics) -> None:
+        self._batcher, self._config, self._metrics = batcher, config, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
+        status, body = await self._answer(receive)
+        self._metrics.on_request(status, time.perf_counter() - started)
+        headers = [(b"content-length", str(len(body)).encode()), (b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, receive: Receive) -> tuple[int, bytes]:
+        """The code and the body of the answer."""
+        limits = self._config.limits
+        try:
+            asked = read(await _body(receive, limits.max_body_bytes), limits, self._config.top_k)
+        except Refused as refused:
+            return refused.status, encoded(refused.body)
+        try:
+            found = await self._batcher.search(asked.queries, asked.k)
+            answer = written(found, asked.with_scores)
+            self._metrics.on_queries(len(found), sum(isinstance(hits, SearchFailed) for hits in found))
+            return answer
+        except Exception as error:
+            _log.exception("a search for %d queries failed", len(asked.queries))
+            self._metrics.on_queries(len(asked.queries), len(asked.queries))
+            return 500, encoded({"detail": f"the search failed: {type(error).__name__}: {error}"})
 
 
-async def _body(request: Request, limit: int) -> bytes:
+async def _body(receive: Receive, limit: int) -> bytes:
     """The body of a request; of one that is too large, the rest is read and forgotten: else the client, which sends
     before it reads, would see a connection that breaks instead of the answer."""
-    from starlette.requests import ClientDisconnect
-
     parts: list[bytes] = []
-    size = 0
-    try:
-        async for part in request.stream():
-            size += len(part)
-            if size > limit:
-                parts.clear()
-            else:
-                parts.append(part)
-    except ClientDisconnect as error:
-        raise Refused("the client left before its request was whole", status=_CLIENT_LEFT) from error
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refused("the client left before its request was whole", status=_CLIENT_LEFT)
+        part, more = message.get("body", b""), message.get("more_body", False)
+        size += len(part)
+        if size > limit:
+            parts.clear()
+        else:
+            parts.append(part)
     if size > limit:
         detail = f"the body has {size} bytes, and at most {limit} are allowed (max_body_bytes)"
         raise Refused(detail, status=413, limit="max_body_bytes", value=limit, sent=size)

@@ -51,7 +51,7 @@ def process(command: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str
 def test_it_says_when_it_is_ready_answers_and_ends_in_peace(number: signal.Signals) -> None:
     with process([*SERVE, "embedded", "--port", "0", "--top-k", "2", "--max-top-k", "5"]) as (server, line):
         start, _, address = line.rstrip("\n").rpartition(" ")
-        assert start.startswith("serving BM25Retriever over ")
+        assert start.startswith("serving bm25 over ")
         assert start.endswith(" passages at")
         with httpx.Client(base_url=address) as client:  # an idle connection holds up nothing
             passages = client.get("/health").json()["passages"]
@@ -109,7 +109,6 @@ def test_a_port_that_is_taken_is_told_before_anything_is_read(capsys: pytest.Cap
     ("words", "reason"),
     [
         (["nowhere.jsonl"], "nowhere.jsonl: No such file or directory"),
-        (["embedded", "--retriever", "magic"], "unknown retriever 'magic'"),
         (["embedded", "--port", "65536"], "a port is a number from 0 to 65535, not 65536"),
         (["embedded", "--host", "no host"], "there is no host 'no host'"),
         (["embedded", "--host", "203.0.113.1"], "cannot serve at 203.0.113.1:0: Cannot assign requested address"),
@@ -141,11 +140,18 @@ def test_addresses_are_written_as_clients_take_them() -> None:
             assert url(bound) == f"http://[::1]:{bound.getsockname()[1]}"
 
 
-def test_a_corpus_file_is_served(tmp_path: Path) -> None:
-    path = tmp_path / "c.jsonl"
+@pytest.mark.parametrize("indexed", [False, True], ids=["file", "index"])
+def test_a_corpus_file_or_an_index_is_served(
+    indexed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SEARCH_GYM_CACHE", str(tmp_path / "cache"))
+    path, folder = tmp_path / "c.jsonl", tmp_path / "index"
     path.write_text('{"id": "o", "contents": "\\"Oslo\\"\\nA city."}\n')
-    with process([*SERVE, str(path), "--port", "0"]) as (_, line):
+    if indexed:
+        assert main(["index", str(path), "--out", str(folder)]) == 0
+        assert f"search-gym serve {folder}\n" in capsys.readouterr().out
+    with process([*SERVE, str(folder if indexed else path), "--port", "0"]) as (_, line):
         answer = httpx.post(f"{line.split()[-1]}/retrieve", json={"query": CITIES[0].title}).json()
-    assert line.startswith("serving BM25Retriever over 1 passages at ")
+    assert line.startswith(f"serving {folder if indexed else 'bm25'} over 1 passages at ")
     expected = {"id": "o", "contents": '"Oslo"\nA city.', "title": "Oslo", "text": "A city."}
     assert answer == {"result": [[expected]]}
