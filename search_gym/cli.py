@@ -11,8 +11,10 @@ from importlib import import_module
 # imported: --help answers at once, and nothing of the environment loads torch unless someone asks for the algorithms.
 COMMANDS = {
     "algos": ("algos.listing", "the algorithms, with their papers and options"),
+    "index": ("search_gym.index", "build what a corpus is searched with"),
     "play": ("search_gym.play", "answer a question yourself, by searching"),
     "score": ("search_gym.score", "exact match and F1 of recorded responses"),
+    "serve": ("search_gym.serve", "search for other processes and machines, over HTTP"),
 }
 
 
@@ -42,12 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(words)
     try:
         return args.run(args)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print(f"search-gym: error: {_reason(error)}", file=sys.stderr)
         return 2
 
 
-def _reason(error: ValueError | OSError) -> str:
+def _reason(error: ValueError | OSError | ImportError) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split())

@@ -115,8 +115,11 @@ class SearchQAEnv(EpisodeEnv[TokenAction]):
     - `questions`: "embedded" (the training questions of the embedded world; "embedded:dev" and "embedded:test" for the
       others), a file, a data set, a list of `Question`, or a mixture: all that `search_gym.sources.open_questions`
       takes.
-    - `corpus`: "embedded", a FlashRAG JSONL file, or a list of `Passage`. Not used with a retriever object.
-    - `retriever`: "bm25"; "http://host:port", a server; or an object with `search(queries, k)`.
+    - `corpus`: "embedded", a file or data set of passages, a folder that `search-gym index` made, or a list of
+      `Passage`; None: "embedded", or what the retriever brings.
+    - `retriever`: "bm25", "dense", "hybrid" or "rerank"; a mapping with such a "name" and options; a folder that
+      `search-gym index` made; a server's "http://host:port"; an object with `search(queries, k)`. See
+      `search_gym.sources.open_retriever`.
     - `on_search_error`: what becomes of a search that could not be carried out, as when a server is away for too long.
       "tell": the policy reads that it failed, and `failed_searches` counts it; "raise": `search_gym.SearchError`.
     - `tokenizer`: what `search_gym.tokenizers.load` takes: "embedded", a folder, a hub id, an object.

@@ -30,8 +30,8 @@ class Arguments(TypedDict, total=False):
     """What every environment takes; `SearchQAEnv` says what each is."""
 
     questions: Any
-    corpus: str | PathLike[str] | Sequence[Passage]
-    retriever: str | Retriever
+    corpus: str | PathLike[str] | Sequence[Passage] | None
+    retriever: str | PathLike[str] | Mapping[str, Any] | Retriever
     on_search_error: OnSearchError
     tokenizer: Any
     order: Order
@@ -59,8 +59,8 @@ class Setting:
         self,
         *,
         questions: Any = "embedded",
-        corpus: str | PathLike[str] | Sequence[Passage] = "embedded",
-        retriever: str | Retriever = "bm25",
+        corpus: str | PathLike[str] | Sequence[Passage] | None = None,
+        retriever: str | PathLike[str] | Mapping[str, Any] | Retriever = "bm25",
         on_search_error: OnSearchError = "tell",
         tokenizer: Any = "embedded",
         order: Order = "shuffled",

@@ -16,13 +16,12 @@ from search_gym.questions.mixture import Mixture
 from search_gym.questions.rows import Row, collect
 from search_gym.questions.stream import QuestionStream
 from search_gym.questions.world import SPLITS, World
-from search_gym.retrieval import Passage, Retriever, corpus
-from search_gym.retrieval.bm25 import BM25Retriever
+from search_gym.retrieval import Retriever
 from search_gym.retrieval.cache import CachedRetriever
+from search_gym.retrieval.index import RETRIEVERS, IndexFolder, is_index
 from search_gym.retrieval.remote import RemoteRetriever
 from search_gym.retrieval.strict import OnSearchError, StrictRetriever
 
-RETRIEVERS = {"bm25": BM25Retriever}
 HUB = "hf:"
 
 
@@ -93,46 +92,79 @@ def list_questions(source: Any) -> QuestionList:
 
 
 def open_retriever(
-    retriever: str | Retriever,
-    source: str | PathLike[str] | Sequence[Passage] = "embedded",
+    retriever: Any = "bm25",
+    source: Any = None,
     *,
     on_search_error: OnSearchError = "tell",
-    cache: Path | None = None,
+    cache: str | PathLike[str] | None = None,
 ) -> Retriever:
-    """A retriever by name over a corpus ("embedded", a FlashRAG JSONL file, passages), a server, or the object given.
+    """The retriever that a description names.
 
     Args:
-        retriever: "bm25", the URL of a server, or an object. The corpus is used by the first alone.
-        source: the corpus.
+        retriever: one of
+
+            - "bm25", "dense", "hybrid" or "rerank" over `source`; or a mapping with such a "name" and the options that
+              `search_gym.retrieval.index.IndexFolder.open` documents;
+            - the path of a folder that `search-gym index` made, searched as its index is made for;
+            - "http://host:port", a server that speaks Search-R1's protocol; or a mapping with this as the "name" and
+              options of `search_gym.retrieval.remote.RemoteRetriever`;
+            - an object with `search(queries, k)`, which is returned as it is.
+        source: the corpus: "embedded", the default; anything that `search_gym.retrieval.corpus.read` takes, whose index
+            is then kept in the user's cache; a folder that `search-gym index` made; a sequence of `Passage`. A
+            retriever that brings its own passages takes none.
         on_search_error: what becomes of searches that fail, see `search_gym.retrieval.strict`.
-        cache: a file in which results are kept, and then in memory, too; None: neither.
+        cache: a file in which results are kept, and then in memory, too; None: neither. See
+            `search_gym.retrieval.cache.CachedRetriever`.
 
     Raises:
-        ValueError: if no retriever has that name; the message lists those there are. What the corpus, the client and
-            the cache raise.
+        ValueError: if no retriever has that name, an index does not fit, or `source` is of no use; the message says
+            what there is. FileNotFoundError: if there is no such file. ImportError: if something needs an extra.
+            With a cache: what `CachedRetriever` raises.
     """
     if on_search_error not in ("tell", "raise"):
         raise ValueError(f"unknown on_search_error {on_search_error!r}; there are: tell, raise")
-    opened = _opened(retriever, source)
+    opened = _retriever(retriever, source)
     if cache is not None:
-        opened = CachedRetriever(opened, path=cache)
-    return opened if on_search_error == "tell" else StrictRetriever(opened)
+        opened = CachedRetriever(opened, path=Path(cache))
+    return StrictRetriever(opened) if on_search_error == "raise" else opened
 
 
-def _opened(retriever: str | Retriever, source: str | PathLike[str] | Sequence[Passage]) -> Retriever:
-    if not isinstance(retriever, str):
+def _retriever(retriever: Any, source: Any) -> Retriever:
+    """`open_retriever` before anything is wrapped around it."""
+    if not isinstance(retriever, str | PathLike | Mapping):
         return retriever
-    if retriever.startswith(("http://", "https://")):
-        return RemoteRetriever(retriever)
-    if retriever not in RETRIEVERS:
-        raise ValueError(f"unknown retriever {retriever!r}; there are: {', '.join(RETRIEVERS)}; or give an object")
-    if isinstance(source, str) and source == "embedded":
-        passages = embedded_world().corpus
-    elif isinstance(source, str | PathLike):
-        passages = corpus.load(source)
-    else:
-        passages = list(source)
-    return RETRIEVERS[retriever](passages)
+    name, options = _described(retriever)
+    if name not in RETRIEVERS:
+        if source is not None:
+            raise ValueError(f"{name} brings its own passages: leave the corpus {str(source)!r:.80} out")
+        return _elsewhere(name, options)
+    if source is None or (isinstance(source, str) and source == "embedded"):
+        source = embedded_world().corpus
+    if not isinstance(source, str | PathLike):
+        return IndexFolder.of_passages(list(source)).open(name, options)
+    return (IndexFolder.at(source) if is_index(source) else IndexFolder.of_file(source)).open(name, options)
+
+
+def _described(retriever: str | PathLike[str] | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name and the options of a description of a retriever."""
+    if not isinstance(retriever, Mapping):
+        return str(retriever), {}
+    options = dict(retriever)
+    if "name" not in options:
+        raise ValueError(f"a description of a retriever needs a 'name'; there are: {[*options]}")
+    return str(options.pop("name")), options
+
+
+def _elsewhere(name: str, options: dict[str, Any]) -> Retriever:
+    """A retriever that is not built here: a folder of an index, or a server."""
+    if name.startswith(("http://", "https://")):
+        return RemoteRetriever(name, **options)
+    if is_index(name):
+        return IndexFolder.at(name).open(None, options)
+    raise ValueError(
+        f"unknown retriever {name!r}; there are: {', '.join(RETRIEVERS)}; or give a folder that search-gym index made, "
+        "a server's http:// address, or an object"
+    )
 
 
 def _spec(source: Any) -> QuestionSpec:

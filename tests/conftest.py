@@ -13,6 +13,8 @@ settings.register_profile("search-gym", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("search-gym")
 
-# What `datasets` prepares goes with the tests, not into the cache of whoever runs them. It reads this when imported.
-_CACHE = tempfile.TemporaryDirectory(prefix="search-gym-datasets-")
-os.environ["HF_DATASETS_CACHE"] = _CACHE.name
+# What is prepared once and kept goes with the tests, not into the caches of whoever runs them. `datasets` reads its
+# variable when it is imported.
+_CACHE = tempfile.TemporaryDirectory(prefix="search-gym-tests-")
+os.environ["HF_DATASETS_CACHE"] = f"{_CACHE.name}/datasets"
+os.environ["SEARCH_GYM_CACHE"] = f"{_CACHE.name}/search-gym"

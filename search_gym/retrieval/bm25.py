@@ -20,14 +20,13 @@ from bm25s.stopwords import STOPWORDS_EN
 
 from search_gym.retrieval import Hit, Passage, checked
 from search_gym.retrieval.postings import Analyzer, Block, Matrix, SavedBlocks, score
-from search_gym.retrieval.store import FORMAT, PassageStore, passages_digest, read_manifest, write_json
+from search_gym.retrieval.store import MANIFEST, PassageStore, passages_digest, read_manifest, write_manifest
 
 # bm25s sets its logger to DEBUG, which would get past the level that an application chose: give the choice back.
 logging.getLogger("bm25s").setLevel(logging.NOTSET)
 
 BLOCK_PASSAGES = 50_000
-_MANIFEST = "manifest.json"
-Progress = Callable[[int], None]
+Progress = Callable[[int], object]
 
 
 @dataclass(frozen=True)
@@ -95,26 +94,33 @@ class BM25Retriever:
         self.passages = passages
         self._index, self._analyzer = index, settings.analyzer
         self._vocabulary: dict[str, int] = index.vocab_dict  # pyright: ignore[reportAttributeAccessIssue]
+        self.corpus_digest = corpus
+        """Of the passages, see `store.passages_digest`."""
         self.digest = _digest(settings, corpus)
         """Names the passages and the settings: equal digests, equal answers."""
 
     @classmethod
-    def open(cls, folder: Path, passages: Sequence[Passage]) -> BM25Retriever:
+    def open(cls, folder: Path, passages: Sequence[Passage], settings: BM25Settings | None = None) -> BM25Retriever:
         """Open what `build` wrote, memory-mapped: what a search needs of the index is read when it needs it.
 
         Args:
             folder: that of the index.
             passages: those that it was built from.
+            settings: those that it must have been built with; None: any.
 
         Raises:
-            ValueError: if the folder holds no whole index, or one of other passages.
+            ValueError: if the folder holds no whole index, or one of other passages or settings.
         """
-        manifest = read_manifest(folder / _MANIFEST, "BM25 index")
+        manifest = read_manifest(folder / MANIFEST, "BM25 index")
         corpus = passages_digest(passages)
         if manifest["corpus"] != corpus or manifest["passages"] != len(passages):
             raise ValueError(
                 f"{folder} was built from {manifest['passages']} passages with the digest {manifest['corpus']}; these "
                 f"are {len(passages)} with the digest {corpus}: build the index again, or open it with its own passages"
+            )
+        if settings is not None and settings.described() != manifest["settings"]:
+            raise ValueError(
+                f"{folder} was built with {manifest['settings']}, not with {settings.described()}: build it again"
             )
         retriever = cls.__new__(cls)
         index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
@@ -160,7 +166,7 @@ def build(
         ValueError: if no passage has a word.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / _MANIFEST).unlink(missing_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
     digest = _digest(settings, passages.digest)
     counted = folder / f"counts-{digest}"  # those of other settings or passages are never taken for these
     for other in folder.glob("counts-*"):
@@ -170,14 +176,10 @@ def build(
     paths = _count(passages, counted, settings, processes, advance)
     matrix = score(SavedBlocks(paths), k1=settings.k1, b=settings.b, folder=counted)
     _index(matrix, settings).save(folder, show_progress=False)
-    manifest = {
-        "format": FORMAT,
-        "corpus": passages.digest,
-        "passages": len(passages),
-        "settings": settings.described(),
-        "digest": digest,
-    }
-    write_json(folder / _MANIFEST, manifest)
+    write_manifest(
+        folder / MANIFEST,
+        {"corpus": passages.digest, "passages": len(passages), "settings": settings.described()},
+    )
     shutil.rmtree(counted)
 
 

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -52,6 +53,33 @@ def read(source: Source) -> Iterator[Passage]:
     _check_distinct(np.frombuffer(hashes, np.int64), lambda: _rows(source))
 
 
+def stamp(source: Source) -> str:
+    """What changes when a corpus does, told without reading it: of a file its path, size and time of change.
+
+    Raises:
+        FileNotFoundError: if there is no such file; ValueError: if there is no such data set.
+    """
+    if not _is_dataset(source):
+        path = Path(source).resolve()
+        status = path.stat()
+        return f"{path}:{status.st_size}:{status.st_mtime_ns}"
+    dataset, chosen = _dataset(source)
+    return f"{source}:{chosen}:{dataset._fingerprint}"  # datasets gives each state of a data set a name, its own
+
+
+def size(source: Source) -> int | None:
+    """About how many passages a corpus has, told without parsing it; None where that would take as long."""
+    if _is_dataset(source):
+        return len(_dataset(source)[0])
+    path = Path(source)
+    if path.suffix == ".gz":
+        return None
+    if path.suffix == ".parquet":
+        return parquet.size(path)
+    with path.open("rb") as file:
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b"")) + 1
+
+
 def title_and_text(contents: str) -> tuple[str, str]:
     """The two parts of a FlashRAG passage's contents."""
     first, line_break, rest = contents.partition("\n")
@@ -84,11 +112,9 @@ def _briefly(where: str) -> str:
 def _rows(source: Source) -> Located:
     """Every passage, and where it is."""
     path = Path(source)
-    if isinstance(source, str) and source.startswith(HUB):
-        name, _, split = source.removeprefix(HUB).partition(":")
-        yield from _parsed(_dataset(name, split or None))
-    elif path.is_dir():
-        yield from _parsed(_dataset(str(source), None))
+    if _is_dataset(source):
+        dataset, chosen = _dataset(source)
+        yield from _parsed(hub.read(dataset, f"{source}:{chosen}"))
     elif path.suffix == ".parquet":
         yield from _parsed(parquet.read(path))
     else:
@@ -96,9 +122,16 @@ def _rows(source: Source) -> Located:
             yield f"{path}:{number}", passage
 
 
-def _dataset(name: str, split: str | None) -> Iterator[tuple[str, Row]]:
-    dataset, chosen = hub.open_dataset(name, config=None, split=split, streaming=False)  # memory-mapped Arrow files
-    return hub.read(dataset, f"{name}:{chosen}")
+def _is_dataset(source: Source) -> bool:
+    return (isinstance(source, str) and source.startswith(HUB)) or Path(source).is_dir()
+
+
+def _dataset(source: Source) -> tuple[Any, str]:
+    """A data set, memory-mapped, and the name of its split."""
+    name, split = str(source), ""
+    if name.startswith(HUB):
+        name, _, split = name.removeprefix(HUB).partition(":")
+    return hub.open_dataset(name, config=None, split=split or None, streaming=False)
 
 
 def _parsed(rows: Iterator[tuple[str, Row]]) -> Located:

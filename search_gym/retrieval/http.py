@@ -24,6 +24,8 @@ T = TypeVar("T")
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 4.0
 """Seconds before asking again: at most the first after one attempt, at most twice as many after each further one, up to
 the second."""
+KEPT_SECONDS = 4.0
+"""How long an idle connection is kept: less than uvicorn's 5 seconds, so that none is used while the server closes it."""
 # The machine itself is reached without the proxy that the environment may name for all others.
 _OWN = {"localhost", "127.0.0.1", "::1"}
 # A jitter that neither disturbs the random numbers of whoever searches, nor is the same in every process.
@@ -81,7 +83,7 @@ class Connection:
         self._idle = PerProcess(lambda: _Idle(pool, self._open), _Idle.close)
 
     def _open(self, ssl: object) -> httpx.Client:
-        limits = self._httpx.Limits(max_connections=1, max_keepalive_connections=1)
+        limits = self._httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=KEPT_SECONDS)
         return self._httpx.Client(verify=ssl, limits=limits, auth=self._auth, trust_env=self.url.host not in _OWN)
 
     def close(self) -> None:

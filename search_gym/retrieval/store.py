@@ -14,7 +14,9 @@ import numpy as np
 
 from search_gym.retrieval import Passage
 
-_TEXTS, _ENDS, _MANIFEST = "passages.bin", "ends.npy", "passages.json"
+_TEXTS, _ENDS = "passages.bin", "ends.npy"
+MANIFEST = "manifest.json"
+"""The file of a folder that is written last: where it is, the folder is whole."""
 FORMAT = 1
 
 
@@ -22,7 +24,7 @@ class PassageStore(Sequence[Passage]):
     """The passages of a folder that `write` made, in order.
 
     A folder holds the strings of all passages one after another (`passages.bin`: id, title, text, id, title, text, …),
-    the byte at which each ends (`ends.npy`), and `passages.json`, which is written last: without it the folder is not
+    the byte at which each ends (`ends.npy`), and `manifest.json`, which is written last: without it the folder is not
     whole.
 
     Raises:
@@ -31,11 +33,13 @@ class PassageStore(Sequence[Passage]):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        manifest = read_manifest(folder / _MANIFEST, "passages")
+        manifest = read_manifest(folder / MANIFEST, "passages")
         self.digest: str = manifest["digest"]
         """Of ids, titles and texts in their order: see `passages_digest`."""
         self.source: str = manifest["source"]
         """Where the passages came from, for people."""
+        self.stamp: str = manifest["stamp"]
+        """What the source was when they were read: see `search_gym.retrieval.corpus.stamp`."""
         # A plain view: slices of np.memmap itself take several times as long.
         self._ends = np.load(folder / _ENDS, mmap_mode="r", allow_pickle=False).view(np.ndarray)
         texts = folder / _TEXTS
@@ -71,19 +75,20 @@ class PassageStore(Sequence[Passage]):
         return (self[place] for place in range(len(self)))
 
 
-def write(passages: Iterable[Passage], folder: Path, source: str) -> PassageStore:
+def write(passages: Iterable[Passage], folder: Path, source: str, stamp: str = "") -> PassageStore:
     """Write a store, in memory that does not grow with the corpus but for 24 bytes a passage.
 
     Args:
         passages: whose ids differ: who reads them sees to it.
         folder: is made; what an interrupted call left in it is replaced.
         source: where the passages came from, for people.
+        stamp: what the source is now, to tell later whether it is still the same.
 
     Raises:
         ValueError: if there is no passage.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / _MANIFEST).unlink(missing_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
     digest, ends, place = _Digest(), array("q"), 0
     with (folder / _TEXTS).open("wb") as texts:
         for passage in passages:
@@ -95,21 +100,24 @@ def write(passages: Iterable[Passage], folder: Path, source: str) -> PassageStor
     if not place:
         raise ValueError(f"{source}: the corpus is empty: there is nothing to search in")
     np.save(folder / _ENDS, np.frombuffer(ends, np.int64).reshape(-1, 3), allow_pickle=False)
-    manifest = {"format": FORMAT, "passages": len(ends) // 3, "digest": digest.text(), "source": source}
-    write_json(folder / _MANIFEST, manifest)
+    manifest = {"passages": len(ends) // 3, "digest": digest.text(), "source": source, "stamp": stamp}
+    write_manifest(folder / MANIFEST, manifest)
     return PassageStore(folder)
 
 
-def is_store(folder: Path) -> bool:
-    """Whether a whole store is there."""
-    return (folder / _MANIFEST).is_file()
+def is_whole(folder: Path) -> bool:
+    """Whether a folder has its manifest, and so all that was to be written there."""
+    return (folder / MANIFEST).is_file()
 
 
 def passages_digest(passages: Sequence[Passage]) -> str:
-    """32 hexadecimal digits that name the passages: their ids, titles and texts, in order."""
+    """32 hexadecimal digits that name the passages: their ids, titles and texts, in order. A store knows its own."""
     known = getattr(passages, "digest", None)
-    if isinstance(known, str):
-        return known
+    return known if isinstance(known, str) else digest_of(passages)
+
+
+def digest_of(passages: Iterable[Passage]) -> str:
+    """`passages_digest` of passages that come one by one."""
     digest = _Digest()
     for passage in passages:
         for string in _strings(passage):
@@ -117,15 +125,16 @@ def passages_digest(passages: Sequence[Passage]) -> str:
     return digest.text()
 
 
-def write_json(path: Path, content: object) -> None:
-    """Write a file that is either there as a whole or not at all."""
+def write_manifest(path: Path, content: dict[str, Any]) -> None:
+    """Write a manifest, which is either there as a whole or not at all: after all other files of its folder."""
     part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps({"format": FORMAT, **content}, indent=1, ensure_ascii=False)
+    part.write_text(f"{text}\n", encoding="utf-8")
     part.replace(path)
 
 
 def read_manifest(path: Path, what: str) -> dict[str, Any]:
-    """The JSON object of a manifest, which whoever writes a folder writes last.
+    """The content of a manifest.
 
     Args:
         path: of the file.

@@ -5,13 +5,19 @@ from __future__ import annotations
 import logging
 import math
 import re
+import tempfile
+from pathlib import Path
+from typing import Any
 
+import bm25s
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_gym.retrieval import Passage
-from search_gym.retrieval.bm25 import BM25Retriever
+from search_gym.retrieval import Passage, store
+from search_gym.retrieval.bm25 import BM25Retriever, BM25Settings, build
+from search_gym.retrieval.postings import Analyzer, Block, score
 
 CITIES = [
     Passage("o", "Oslo", "Oslo is the capital of Norway."),
@@ -23,6 +29,14 @@ WORDS = st.lists(st.sampled_from(["oslo", "Paris", "the", "capital", "Beyoncé",
 )
 TEXTS = st.lists(WORDS, min_size=1, max_size=12).filter(lambda texts: any("x" in text for text in texts))
 QUERIES = st.lists(WORDS | st.text(), max_size=6)
+INDEX_FILES = [
+    "data.csc.index.npy",
+    "indices.csc.index.npy",
+    "indptr.csc.index.npy",
+    "manifest.json",
+    "params.index.json",
+    "vocab.index.json",
+]
 
 
 def corpus(texts: list[str]) -> list[Passage]:
@@ -76,6 +90,70 @@ def test_scores_are_those_of_the_formula(texts: list[str], query: str) -> None:
     expected = {str(i): s for i, document in enumerate(documents) if (s := score(document)) > 0}
     (hits,) = BM25Retriever(corpus(texts), k1=k1, b=b).search([query], len(texts))
     assert {hit.id: hit.score for hit in hits} == pytest.approx(expected, rel=1e-5)
+
+
+def saved(passages: list[Passage], folder: str, **options: Any) -> BM25Retriever:
+    """The passages and their index on disk, opened again."""
+    stored = store.write(passages, Path(folder) / "passages", "here")
+    build(stored, Path(folder) / "bm25", BM25Settings(**options))
+    return BM25Retriever.open(Path(folder) / "bm25", stored)
+
+
+@given(TEXTS, QUERIES, st.integers(1, 15), st.integers(1, 5))
+def test_on_disk_in_blocks_of_any_size_it_answers_as_in_memory(
+    texts: list[str], queries: list[str], k: int, block: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr("search_gym.retrieval.bm25.BLOCK_PASSAGES", block)
+        on_disk, in_memory = saved(corpus(texts), folder, k1=0.9, b=0.4), BM25Retriever(corpus(texts), k1=0.9, b=0.4)
+        assert on_disk.search(queries, k) == in_memory.search(queries, k)
+        assert on_disk.digest == in_memory.digest != BM25Retriever(corpus(texts)).digest
+        assert sorted(path.name for path in (Path(folder) / "bm25").iterdir()) == INDEX_FILES
+
+
+@given(TEXTS)
+def test_the_matrix_is_the_one_that_bm25s_makes(texts: list[str]) -> None:
+    analyzer = Analyzer(frozenset(["the"]))
+    matrix = score([Block.of(texts[:3], analyzer), Block.of(texts[3:], analyzer)], k1=1.5, b=0.6)
+    theirs = bm25s.BM25(k1=1.5, b=0.6)
+    ids = [[matrix.vocabulary[word] for word in analyzer.words(text)] for text in texts]
+    theirs.index((ids, matrix.vocabulary), create_empty_token=False, show_progress=False)
+    assert theirs.scores["indices"].tolist() == matrix.indices.tolist()
+    assert theirs.scores["indptr"].tolist() == matrix.indptr.tolist()
+    np.testing.assert_allclose(matrix.data, theirs.scores["data"], rtol=1e-6)
+
+
+def test_an_index_of_other_passages_or_settings_is_refused(tmp_path: Path) -> None:  # R2
+    saved(CITIES, str(tmp_path))
+    with pytest.raises(
+        ValueError, match=rf"built from 3 passages with the digest {store.passages_digest(CITIES)}; these are 2"
+    ):
+        BM25Retriever.open(tmp_path / "bm25", CITIES[:2])
+    with pytest.raises(ValueError, match=r"was built with .*'k1': 1\.2.*, not with .*'k1': 0\.9"):
+        BM25Retriever.open(tmp_path / "bm25", CITIES, BM25Settings(k1=0.9))
+    with pytest.raises(ValueError, match="no BM25 index here"):
+        BM25Retriever.open(tmp_path / "passages" / "none", CITIES)
+
+
+def test_a_build_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("search_gym.retrieval.bm25.BLOCK_PASSAGES", 1)
+    stored = store.write(CITIES, tmp_path / "passages", "here")
+
+    def stop(_: int) -> None:
+        raise KeyboardInterrupt
+
+    told: list[int] = []
+    seen = iter([told.append, told.append, stop])
+    with pytest.raises(KeyboardInterrupt):
+        build(stored, tmp_path / "bm25", BM25Settings(), advance=lambda count: next(seen)(count))
+    with pytest.raises(ValueError, match="no BM25 index here, or not all of it"):
+        BM25Retriever.open(tmp_path / "bm25", stored)
+    told.clear()
+    build(stored, tmp_path / "bm25", BM25Settings(), advance=told.append)
+    assert told == [2, 1]  # two blocks were there, one was counted
+    assert BM25Retriever.open(tmp_path / "bm25", stored).search(["Paris"], 1) == BM25Retriever(CITIES).search(
+        ["Paris"], 1
+    )
 
 
 def test_a_k_beyond_the_corpus_gives_what_there_is() -> None:  # R1

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
+import datasets
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from search_gym.retrieval import Passage, corpus
 
@@ -66,6 +70,72 @@ def test_an_empty_file_is_refused_and_a_missing_one_named(tmp_path: Path) -> Non
         load(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"nowhere\.jsonl"):
         corpus.load(tmp_path / "nowhere.jsonl")
+
+
+ROWS: list[dict[str, Any]] = [
+    {"id": "a", "contents": '"Oslo"\nA city.', "title": None, "text": None},
+    {"id": "b", "contents": '"Bergen"\nA port.', "title": None, "text": None},
+]
+READ = [Passage("a", "Oslo", "A city."), Passage("b", "Bergen", "A port.")]
+
+
+def written(folder: Path, kind: str, rows: list[dict[str, Any]]) -> Path:
+    """The rows in a file or folder of the kind."""
+    path = folder / f"c.{kind}"
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    if kind == "jsonl":
+        path.write_text(lines)
+    elif kind == "jsonl.gz":
+        path.write_bytes(gzip.compress(lines.encode()))
+    elif kind == "parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif kind == "folder":
+        path.mkdir()
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path / "train.parquet")
+    else:
+        datasets.Dataset.from_list(rows).save_to_disk(path)
+    return path
+
+
+KINDS = ["jsonl", "jsonl.gz", "parquet", "folder", "saved"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_format_gives_the_same_passages(tmp_path: Path, kind: str) -> None:
+    path = written(tmp_path, kind, ROWS)
+    (tmp_path / "other").mkdir()
+    other = written(tmp_path / "other", kind, ROWS[:1])
+    assert corpus.load(path) == READ
+    assert corpus.size(path) in (len(ROWS), len(ROWS) + 1, None)  # with a line after the last line end, or unknown
+    assert corpus.stamp(path) == corpus.stamp(path) != corpus.stamp(other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({**ROWS[0], "text": "again"}, r"the id 'a' is that of (line 1|row 0), too"),
+        ({**ROWS[0], "id": "c", "contents": " "}, "the passage is empty"),
+        ({**ROWS[0], "id": ""}, '"id" must be a string or a whole number'),
+    ],
+    ids=["duplicate", "empty", "no-id"],
+)
+def test_every_format_names_the_bad_row(tmp_path: Path, kind: str, row: dict[str, Any], reason: str) -> None:
+    path = written(tmp_path, kind, [*ROWS, row])
+    where = r"c\.jsonl(\.gz)?:3" if kind.startswith("jsonl") else r"c\.\w+:((train|row):)?row 2"
+    with pytest.raises(ValueError, match=f"{where}: {reason}"):
+        corpus.load(path)
+
+
+@pytest.mark.parametrize("cut", [5, -5])
+def test_a_damaged_gzip_file_is_named(tmp_path: Path, cut: int) -> None:
+    path = written(tmp_path, "jsonl.gz", ROWS * 50)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(ValueError, match=r"c\.jsonl\.gz: not a whole gzip file"):
+        corpus.load(path)
+    path.write_bytes(b"plain text\n")
+    with pytest.raises(ValueError, match=r"c\.jsonl\.gz: not a whole gzip file"):
+        corpus.load(path)
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="the real corpora (../shared/data) are not here")
