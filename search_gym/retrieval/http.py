@@ -25,7 +25,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 4.0
 """Seconds before asking again: at most the first after one attempt, at most twice as many after each further one, up to
 the second."""
 KEPT_SECONDS = 4.0
-"""How long an idle connection is kept: less than uvicorn's 5 seconds, so that none is used while the server closes it."""
+"""How long an idle connection is kept: less than uvicorn's 5 seconds, lest one is used while the server closes it."""
 # The machine itself is reached without the proxy that the environment may name for all others.
 _OWN = {"localhost", "127.0.0.1", "::1"}
 # A jitter that neither disturbs the random numbers of whoever searches, nor is the same in every process.
