@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import Enum
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -78,13 +79,15 @@ class Connection:
         if given.scheme not in ("http", "https") or not given.host:
             raise ValueError(f"{url!r} is not the URL of a server: write http://host:port")
         # A password is sent, but stands in no message.
-        self._auth = (given.username, given.password) if given.username else None
+        auth = (given.username, given.password) if given.username else None
         self.url: httpx.URL = given.copy_with(userinfo=b"")
-        self._idle = PerProcess(lambda: _Idle(pool, self._open), _Idle.close)
-
-    def _open(self, ssl: object) -> httpx.Client:
-        limits = self._httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=KEPT_SECONDS)
-        return self._httpx.Client(verify=ssl, limits=limits, auth=self._auth, trust_env=self.url.host not in _OWN)
+        open_one = partial(
+            self._httpx.Client,
+            limits=self._httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=KEPT_SECONDS),
+            auth=auth,
+            trust_env=given.host not in _OWN,
+        )
+        self._idle = PerProcess(lambda: _Idle(pool, open_one), _Idle.close)
 
     def close(self) -> None:
         """Close the connections of this process."""
@@ -134,7 +137,7 @@ class _Idle:
     use (github.com/encode/httpcore/issues/1110), whose request then hangs until its time is over.
     """
 
-    def __init__(self, pool: int, make: Callable[[object], httpx.Client]) -> None:
+    def __init__(self, pool: int, make: Callable[..., httpx.Client]) -> None:
         self._make, self._slots = make, threading.Semaphore(pool)
         self._ssl = _library("httpx").create_ssl_context()  # takes 40 ms, a client without it 0.1
         self._clients: deque[httpx.Client] = deque()
@@ -146,7 +149,7 @@ class _Idle:
         if not self._slots.acquire(timeout=patience):
             raise TimeoutError
         try:
-            client = self._idle() or self._make(self._ssl)
+            client = self._idle() or self._make(verify=self._ssl)
             try:
                 yield client
             finally:

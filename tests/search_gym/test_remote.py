@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import math
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -452,6 +454,22 @@ def test_it_can_be_used_again_after_it_was_closed() -> None:
             assert texts(remote.search(["a"], 1)) == ["a"]
             remote.close()
         remote.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="open files are read from /proc")
+def test_connections_are_closed_with_the_last_that_has_it() -> None:
+    def sockets() -> int:
+        return sum("socket:" in str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
+
+    with StubServer(echo) as server:
+        remote = client(server)
+        before = sockets()
+        remote.search(["a"], 1)
+        assert sockets() > before
+        del remote
+        gc.collect()
+        time.sleep(0.1)  # until the server has closed its end
+        assert sockets() <= before
 
 
 # ---- digest and arguments ----
