@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -223,13 +224,23 @@ def _refusal(response: httpx.Response, body: bytes, url: str) -> Trouble:
         cause = Cause.LATER
     else:
         cause = Cause.REFUSED if 400 <= code < 500 and code not in _FINAL else Cause.FINAL
-    said = " ".join(body[:400].decode("utf-8", "replace").split())
+    said = _detail(body)
     if response.is_redirect:
         said = f"give {response.headers.get('location')} as the URL"
     elif "html" in response.headers.get("content-type", ""):
         said = ""
     reason = f"{url}: {code} {response.reason_phrase}".rstrip() + (f": {said:.200}" if said else "")
     return Trouble(reason, cause, _retry_after(response.headers.get("retry-after", "")))
+
+
+def _detail(body: bytes) -> str:
+    """What a server says in the body of a refusal: FastAPI's "detail", or the beginning of the text."""
+    try:
+        answer = json.loads(body)
+        detail = answer.get("detail") if isinstance(answer, dict) else None
+    except (ValueError, RecursionError):
+        detail = None
+    return " ".join((detail if isinstance(detail, str) else body[:400].decode("utf-8", "replace")).split())
 
 
 def _retry_after(value: str) -> float:

@@ -268,11 +268,20 @@ def test_what_no_query_is_the_reason_of_is_asked_once(status: int) -> None:
         assert ("give http://else.where/ as the URL" in failure(found[0])) == (status == 307)
 
 
-def test_a_refusal_says_why() -> None:
-    reply = Reply({"detail": "a query may have 2,000 characters"}, 422)
-    with StubServer(lambda _: reply) as server, client(server) as remote:
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"detail": "a query may have 2,000\ncharacters"}, ": a query may have 2,000 characters"),
+        ({"detail": [{"msg": "no"}]}, ': {"detail": [{"msg": "no"}]}'),
+        (b"no\xff" + b"x" * 1000, ": no\ufffd" + "x" * 197),
+        (b"", ""),
+    ],
+    ids=range(4),
+)
+def test_a_refusal_says_why(content: Any, said: str) -> None:
+    with StubServer(lambda _: Reply(content, 422)) as server, client(server) as remote:
         (found,) = remote.search(["a"], 3)
-        assert failure(found).endswith('422 Unprocessable Entity: {"detail": "a query may have 2,000 characters"}')
+        assert failure(found) == f"{server.url}/retrieve: 422 Unprocessable Entity{said}"
         assert len(server.asked) == 1
 
 
