@@ -60,7 +60,7 @@ class Bench:
         train, held_out = split_questions(config.task)
         task = config.task
         retriever = sources.open_retriever(
-            task.retriever, task.corpus, on_search_error=task.on_search_error, cache=task.search_cache
+            task.retriever, task.corpus or None, on_search_error=task.on_search_error, cache=task.search_cache
         )
         return cls(config, model, tokenizers.load(model), retriever, train, held_out)
 

@@ -29,10 +29,12 @@ class Task:
     then not trained on."""
     held_out_size: int = 512
     """How many questions to evaluate on, at most; of a file that is trained on too, at most a half."""
-    corpus: str = "embedded"
-    """Passages to search: "embedded", or a FlashRAG JSONL file."""
+    corpus: str = ""
+    """Passages to search: "embedded", a file or data set of passages, or a folder that `search-gym index` made. Empty:
+    "embedded", or what the retriever brings."""
     retriever: str = "bm25"
-    """What searches in it: "bm25". Or "http://host:port", a server with a corpus of its own."""
+    """What searches in it: bm25, dense, hybrid or rerank. Or what brings its own passages: a folder that `search-gym
+    index` made, or http://host:port, a server."""
     on_search_error: OnSearchError = "tell"
     """What becomes of a search that fails: the policy is told, and the run says at its end how many did; or the run
     stops."""

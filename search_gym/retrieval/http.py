@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -11,6 +12,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import Enum
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,6 +26,8 @@ T = TypeVar("T")
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 4.0
 """Seconds before asking again: at most the first after one attempt, at most twice as many after each further one, up to
 the second."""
+KEPT_SECONDS = 4.0
+"""How long an idle connection is kept: less than uvicorn's 5 seconds, lest one is used while the server closes it."""
 # The machine itself is reached without the proxy that the environment may name for all others.
 _OWN = {"localhost", "127.0.0.1", "::1"}
 # A jitter that neither disturbs the random numbers of whoever searches, nor is the same in every process.
@@ -76,13 +80,15 @@ class Connection:
         if given.scheme not in ("http", "https") or not given.host:
             raise ValueError(f"{url!r} is not the URL of a server: write http://host:port")
         # A password is sent, but stands in no message.
-        self._auth = (given.username, given.password) if given.username else None
+        auth = (given.username, given.password) if given.username else None
         self.url: httpx.URL = given.copy_with(userinfo=b"")
-        self._idle = PerProcess(lambda: _Idle(pool, self._open), _Idle.close)
-
-    def _open(self, ssl: object) -> httpx.Client:
-        limits = self._httpx.Limits(max_connections=1, max_keepalive_connections=1)
-        return self._httpx.Client(verify=ssl, limits=limits, auth=self._auth, trust_env=self.url.host not in _OWN)
+        open_one = partial(
+            self._httpx.Client,
+            limits=self._httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=KEPT_SECONDS),
+            auth=auth,
+            trust_env=given.host not in _OWN,
+        )
+        self._idle = PerProcess(lambda: _Idle(pool, open_one), _Idle.close)
 
     def close(self) -> None:
         """Close the connections of this process."""
@@ -132,7 +138,7 @@ class _Idle:
     use (github.com/encode/httpcore/issues/1110), whose request then hangs until its time is over.
     """
 
-    def __init__(self, pool: int, make: Callable[[object], httpx.Client]) -> None:
+    def __init__(self, pool: int, make: Callable[..., httpx.Client]) -> None:
         self._make, self._slots = make, threading.Semaphore(pool)
         self._ssl = _library("httpx").create_ssl_context()  # takes 40 ms, a client without it 0.1
         self._clients: deque[httpx.Client] = deque()
@@ -144,7 +150,7 @@ class _Idle:
         if not self._slots.acquire(timeout=patience):
             raise TimeoutError
         try:
-            client = self._idle() or self._make(self._ssl)
+            client = self._idle() or self._make(verify=self._ssl)
             try:
                 yield client
             finally:
@@ -218,13 +224,23 @@ def _refusal(response: httpx.Response, body: bytes, url: str) -> Trouble:
         cause = Cause.LATER
     else:
         cause = Cause.REFUSED if 400 <= code < 500 and code not in _FINAL else Cause.FINAL
-    said = " ".join(body[:400].decode("utf-8", "replace").split())
+    said = _detail(body)
     if response.is_redirect:
         said = f"give {response.headers.get('location')} as the URL"
     elif "html" in response.headers.get("content-type", ""):
         said = ""
     reason = f"{url}: {code} {response.reason_phrase}".rstrip() + (f": {said:.200}" if said else "")
     return Trouble(reason, cause, _retry_after(response.headers.get("retry-after", "")))
+
+
+def _detail(body: bytes) -> str:
+    """What a server says in the body of a refusal: FastAPI's "detail", or the beginning of the text."""
+    try:
+        answer = json.loads(body)
+        detail = answer.get("detail") if isinstance(answer, dict) else None
+    except (ValueError, RecursionError):
+        detail = None
+    return " ".join((detail if isinstance(detail, str) else body[:400].decode("utf-8", "replace")).split())
 
 
 def _retry_after(value: str) -> float:

@@ -3,13 +3,15 @@
 asked     {"queries": ["…", …], "topk": k, "return_scores": true}
 answered  {"result": [[{"document": {…}, "score": s}, …], …]}   a list for each query, in order, best first
       or  {"result": [[{…}, …], …]}                             bare documents
+
+A server of ours adds "errors": [{"query": place, "reason": "…"}, …] for searches that failed, whose lists are empty.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from search_gym import jsonl
@@ -50,7 +52,7 @@ def results(content: bytes, count: int, k: int) -> list[list[Hit] | SearchFailed
             twice and the padding of FAISS.
 
     Returns:
-        For every query its hits; or `SearchFailed`, where they alone cannot be read.
+        For every query its hits; or `SearchFailed`, where the server says so, or they alone cannot be read.
 
     Raises:
         Malformed: if the whole cannot be read; Miscounted: if there is not one result a query.
@@ -64,7 +66,20 @@ def results(content: bytes, count: int, k: int) -> list[list[Hit] | SearchFailed
         raise Malformed(f'the answer has no list "result"; it begins with {content[:60]!r}')
     if len(found) != count:
         raise Miscounted(f"the answer has {len(found)} results for {count} queries")
-    return [_result(result, k) for result in found]
+    read = [_result(result, k) for result in found]
+    for place, reason in _errors(answer):
+        if place < count:
+            read[place] = SearchFailed(reason)
+    return read
+
+
+def _errors(answer: dict[str, Any]) -> Iterator[tuple[int, str]]:
+    """The places of queries whose search failed, and why; what else stands there is not known here."""
+    errors = answer.get("errors")
+    for error in errors if isinstance(errors, list) else []:
+        place, reason = (error.get("query"), error.get("reason")) if isinstance(error, dict) else (None, None)
+        if isinstance(place, int) and place >= 0 and isinstance(reason, str) and reason:
+            yield place, reason
 
 
 def _result(items: Any, k: int) -> list[Hit] | SearchFailed:

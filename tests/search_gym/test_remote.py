@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import math
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -200,7 +202,7 @@ def test_a_server_that_always_hangs_costs_a_bounded_time(queries: list[str]) -> 
     with StubServer(lambda _: server.hang()) as server, client(server, timeout=0.3, retry_for=0.5) as remote:
         start = time.monotonic()
         found = remote.search(queries, 3)
-        assert 0.5 <= time.monotonic() - start < 0.5 + 2 * 0.3 + 0.5
+        assert 0.5 <= time.monotonic() - start < 0.5 + 2 * 0.3 + 2  # for threads, on a busy machine
         assert all("no answer within 0.3 s" in failure(one) for one in found)
 
 
@@ -209,7 +211,7 @@ def test_a_server_that_always_fails_costs_a_bounded_time(status: int) -> None:
     with StubServer(lambda _: Reply({"detail": "oh"}, status)) as server, client(server, retry_for=0.6) as remote:
         start = time.monotonic()
         found = remote.search(["a", "b"], 3)
-        assert 0.6 <= time.monotonic() - start < 2
+        assert 0.6 <= time.monotonic() - start < 4
         assert all(f"{status} " in failure(one) and "oh" in failure(one) for one in found)
         assert len(server.asked) > 2
 
@@ -230,7 +232,7 @@ def test_other_members_of_a_batch_are_unaffected(wrong: str | int) -> None:  # R
         start = time.monotonic()
         expected = ["failed"] * 3 if wrong == "closed" else ["a", "failed", "c"]
         assert texts(remote.search(["a", "bad", "c"], 3)) == expected
-        assert time.monotonic() - start < 2.5
+        assert time.monotonic() - start < 5
 
 
 def test_more_queries_that_hang_than_connections_leave_time_for_the_others() -> None:
@@ -241,7 +243,7 @@ def test_more_queries_that_hang_than_connections_leave_time_for_the_others() -> 
         start = time.monotonic()
         found = texts(remote.search(["bad 1", "bad 2", "bad 3", "bad 4", "a", "b"], 3))
         assert found == ["failed"] * 4 + ["a", "b"]
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 5
 
 
 def test_a_query_that_breaks_the_server_does_not_use_up_the_time() -> None:
@@ -251,7 +253,7 @@ def test_a_query_that_breaks_the_server_does_not_use_up_the_time() -> None:
     with StubServer(answer) as server, client(server, retry_for=60.0) as remote:
         start = time.monotonic()
         assert texts(remote.search(["a", "bad"], 3)) == ["a", "failed"]
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 20
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 405, 307, 501])
@@ -266,11 +268,20 @@ def test_what_no_query_is_the_reason_of_is_asked_once(status: int) -> None:
         assert ("give http://else.where/ as the URL" in failure(found[0])) == (status == 307)
 
 
-def test_a_refusal_says_why() -> None:
-    reply = Reply({"detail": "a query may have 2,000 characters"}, 422)
-    with StubServer(lambda _: reply) as server, client(server) as remote:
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"detail": "a query may have 2,000\ncharacters"}, ": a query may have 2,000 characters"),
+        ({"detail": [{"msg": "no"}]}, ': {"detail": [{"msg": "no"}]}'),
+        (b"no\xff" + b"x" * 1000, ": no\ufffd" + "x" * 197),
+        (b"", ""),
+    ],
+    ids=range(4),
+)
+def test_a_refusal_says_why(content: Any, said: str) -> None:
+    with StubServer(lambda _: Reply(content, 422)) as server, client(server) as remote:
         (found,) = remote.search(["a"], 3)
-        assert failure(found).endswith('422 Unprocessable Entity: {"detail": "a query may have 2,000 characters"}')
+        assert failure(found) == f"{server.url}/retrieve: 422 Unprocessable Entity{said}"
         assert len(server.asked) == 1
 
 
@@ -318,6 +329,13 @@ def test_an_answer_drop_by_drop_is_given_up() -> None:
         assert "no answer within 0.3 s" in failure(remote.search(["a"], 1)[0])
 
 
+def test_errors_that_the_server_tells_of_are_failures_of_their_queries() -> None:
+    errors = [{"query": 1, "reason": "too odd"}, {"query": 7, "reason": "x"}, {"query": "0", "reason": "x"}, 3, {}]
+    reply = Reply({"result": [[], [], []], "errors": errors})
+    with StubServer(lambda _: reply) as server, client(server) as remote:
+        assert remote.search(["a", "b", "c"], 3) == [[], SearchFailed("too odd"), []]
+
+
 # ---- when to ask again ----
 
 
@@ -342,7 +360,7 @@ def test_a_pause_longer_than_the_time_that_is_left_ends_the_asking(value: str) -
     with StubServer(lambda _: Reply({}, 429, {"Retry-After": value})) as server, client(server) as remote:
         start = time.monotonic()
         assert "429 Too Many Requests" in failure(remote.search(["a", "b"], 1)[0])
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < 4
         assert len(server.asked) == 1
 
 
@@ -423,7 +441,7 @@ def test_another_process_opens_connections_of_its_own(method: str) -> None:
             child.join()
             assert child.exitcode == 0
         assert texts(remote.search(["parent"], 1)) == ["parent"]
-        assert len(server.clients) == 3
+        assert len(server.clients) >= 3  # more where a child takes so long that the parent's is closed
         results.close()
         results.join_thread()
 
@@ -445,6 +463,22 @@ def test_it_can_be_used_again_after_it_was_closed() -> None:
             assert texts(remote.search(["a"], 1)) == ["a"]
             remote.close()
         remote.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="open files are read from /proc")
+def test_connections_are_closed_with_the_last_that_has_it() -> None:
+    def sockets() -> int:
+        return sum("socket:" in str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
+
+    with StubServer(echo) as server:
+        remote = client(server)
+        before = sockets()
+        remote.search(["a"], 1)
+        assert sockets() > before
+        del remote
+        gc.collect()
+        time.sleep(0.1)  # until the server has closed its end
+        assert sockets() <= before
 
 
 # ---- digest and arguments ----
