@@ -27,7 +27,7 @@ def test_an_address_is_a_server() -> None:
         assert isinstance(opened, RemoteRetriever)
         with pytest.raises(ValueError, match="brings its own passages"):
             open_retriever(server.url, "embedded")
-        with pytest.raises(TypeError, match="time_out"):
+        with pytest.raises(ValueError, match="time_out"):
             open_retriever({"name": server.url, "time_out": 3.0})
 
 
