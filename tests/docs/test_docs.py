@@ -18,7 +18,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# (\w+\.py)\n")  # a block that begins so is a file, which the other blocks of its page import
-RUNNABLE = ["use-it-from-your-project.md", "write-your-own-algorithm.md"]
+RUNNABLE = [
+    "retrieval.md",
+    "retrieval-dense.md",
+    "use-it-from-your-project.md",
+    "write-your-own-algorithm.md",
+]
 
 
 def examples() -> Iterator:

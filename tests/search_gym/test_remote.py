@@ -203,7 +203,7 @@ def test_a_server_that_always_hangs_costs_a_bounded_time(queries: list[str]) -> 
         start = time.monotonic()
         found = remote.search(queries, 3)
         assert 0.5 <= time.monotonic() - start < 0.5 + 2 * 0.3 + 2  # for threads, on a busy machine
-        assert all("no answer within 0.3 s" in failure(one) for one in found)
+        assert all("no answer within" in failure(one) for one in found)
 
 
 @pytest.mark.parametrize("status", [503, 500])
