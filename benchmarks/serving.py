@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:  # a script has its own folder there
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.serving_clients import Load, Seen
+from benchmarks.serving_clients import Load, Seen, documents
 from benchmarks.serving_worker import KINDS, OURS, TOP_K
 from search_gym.sources import list_questions
 
@@ -32,7 +32,8 @@ _COMPARED = 50  # queries whose answers must be the same from every server
 def environment() -> dict[str, str]:
     """In which processes find the repository, and what this one was told of."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    # Threads of OpenMP that wait for each other spin unless told otherwise, which brings down whoever has several.
+    return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 class Server:
@@ -137,7 +138,7 @@ def check(servers: dict[str, Server], queries: Sequence[str]) -> None:
     for server in servers.values():
         request = urllib.request.Request(f"{server.url}/retrieve", body, {"content-type": "application/json"})
         with urllib.request.urlopen(request) as answer:
-            answers.append(json.load(answer))
+            answers.append(documents(answer.read()))
     if any(answer != answers[0] for answer in answers):
         raise ValueError("the servers do not answer the same")
 
