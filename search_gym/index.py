@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of dense: a folder or hub id of sentence-transformers (default: minilm, which comes with the extra)",
     )
     parser.add_argument(
-        "--factory", default=vectors.factory, help='of dense: FAISS\'s factory string, such as "IVF4096,PQ48"'
+        "--factory", default=vectors.factory, help='of dense: FAISS\'s factory string, such as "IVF4096,PQ48np"'
     )
     parser.add_argument("--devices", nargs="+", default=[], help="where the encoder runs: cpu, cuda:0 cuda:1 …")
     parser.add_argument(

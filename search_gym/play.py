@@ -24,7 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="embedded:test",
         help="embedded, embedded:dev, embedded:test, a JSONL or parquet file, or hf:NAME:SPLIT",
     )
-    parser.add_argument("--corpus", default="embedded", help="embedded or a FlashRAG JSONL file")
+    parser.add_argument("--corpus", help="embedded (the default), a file or data set of passages")
+    parser.add_argument(
+        "--retriever",
+        default="bm25",
+        help="bm25, dense or hybrid; a folder that search-gym index made; a server's http://host:port (default: bm25)",
+    )
     parser.add_argument("--question", metavar="ID", help="the question with this id; a random one unless given")
     parser.add_argument("--max-searches", type=int, default=4, help="how many searches there are (default: 4)")
     parser.add_argument("--top-k", type=int, default=3, help="how many passages a search brings (default: 3)")
@@ -34,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Play one question; exit status 0, or 1 if the player left before the end."""
     questions = list_questions(args.questions)
-    retriever = open_retriever("bm25", args.corpus)
+    retriever = open_retriever(args.retriever, args.corpus)
     rules = Rules(max_searches=args.max_searches, top_k=args.top_k)
     question = random.Random(args.seed).choice(questions) if args.question is None else questions.find(args.question)
     episode = Episode(question, tokenizers.embedded(), rules)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ DEFAULTS = {"nprobe": 64, "efSearch": 128}
 # values of a byte of a product quantizer.
 _PER_LIST, _TRAINING = 40, 1 << 15
 _EDGE = 1 << 20
+# Where in its source FAISS found what is wrong; what follows is the reason.
+_SOURCE = re.compile(r"^Error in .* at \S+:\d+: (Error: )?")
 
 
 def build(vectors: Vectors, path: Path, factory: str) -> None:
@@ -50,6 +53,13 @@ def make(vectors: Vectors | np.ndarray, factory: str) -> Any:
         for part in parts:
             index.add(np.ascontiguousarray(part))
     return index
+
+
+def check_factory(factory: str, dimension: int) -> None:
+    """Raise ValueError if FAISS does not know the factory string: it is told before hours of encoding."""
+    faiss = _faiss()
+    with _named(f"the factory string {factory!r}"):
+        faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
 
 
 def read(path: Path, *, memory_map: bool) -> Any:
@@ -166,7 +176,7 @@ def _named(what: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0].rpartition("Error: ")[2] or str(error)
+        reason = _SOURCE.sub("", str(error).strip().splitlines()[0])
         raise ValueError(f"FAISS refuses {what}: {reason}") from error
 
 

@@ -118,13 +118,19 @@ class BM25Retriever:
                 f"{folder} was built from {manifest['passages']} passages with the digest {manifest['corpus']}; these "
                 f"are {len(passages)} with the digest {corpus}: build the index again, or open it with its own passages"
             )
-        if settings is not None and settings.described() != manifest["settings"]:
-            raise ValueError(
-                f"{folder} was built with {manifest['settings']}, not with {settings.described()}: build it again"
-            )
+        built = manifest["settings"]
+        asked = built if settings is None else settings.described()
+        for name, value in asked.items():
+            if value != built.get(name):
+                raise ValueError(
+                    f"{folder} was built with {name}={built.get(name)}, not with {name}={value}: choose another "
+                    "folder, or delete this one"
+                )
         retriever = cls.__new__(cls)
         index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
-        retriever._set(passages, BM25Settings(**manifest["settings"]), index, corpus)
+        # Plain views: slices of np.memmap itself take several times as long.
+        index.scores |= {name: index.scores[name].view(np.ndarray) for name in ("data", "indices", "indptr")}
+        retriever._set(passages, BM25Settings(**built), index, corpus)
         return retriever
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:

@@ -118,7 +118,7 @@ def build(
         folder: is made. It holds `vectors/` (see `vectors.Vectors`), which another factory string can be built from and
             which may be removed afterwards, `index.faiss`, and `manifest.json`, which is written last.
         encoder: kept in the manifest by its `spec`, where it has one.
-        factory: of FAISS: "Flat", "HNSW32", "IVF4096,Flat", "OPQ64_256,IVF4096,PQ64", …
+        factory: of FAISS: "Flat", "HNSW32", "IVF4096,Flat", "OPQ64_256,IVF4096,PQ64np", …
         shard_size: see `vectors.encode`.
         progress: see `vectors.encode`.
 
@@ -126,6 +126,7 @@ def build(
         ValueError: if the corpus is empty, the folder holds vectors of another corpus or encoder, or FAISS refuses the
             factory string.
     """
+    ann.check_factory(factory, encoder.dimension)
     encoded = vectors.encode(passages, folder / _VECTORS, encoder, shard_size=shard_size, progress=progress)
     (folder / MANIFEST).unlink(missing_ok=True)
     ann.build(encoded, folder / _INDEX, factory)

@@ -41,7 +41,7 @@ class DenseSettings:
     encoder: str = "minilm"
     """A model: see `search_gym.retrieval.encoders`."""
     factory: str = "Flat"
-    """FAISS's index factory string: Flat, HNSW32, "IVF4096,Flat", "IVF4096,PQ48", …"""
+    """FAISS's index factory string: Flat, HNSW32, "IVF4096,Flat", "IVF4096,PQ48np", …"""
     query_prefix: str | None = None
     passage_prefix: str | None = None
     """What is put before a text; None: what the model wants."""

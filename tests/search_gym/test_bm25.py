@@ -129,7 +129,7 @@ def test_an_index_of_other_passages_or_settings_is_refused(tmp_path: Path) -> No
         ValueError, match=rf"built from 3 passages with the digest {store.passages_digest(CITIES)}; these are 2"
     ):
         BM25Retriever.open(tmp_path / "bm25", CITIES[:2])
-    with pytest.raises(ValueError, match=r"was built with .*'k1': 1\.2.*, not with .*'k1': 0\.9"):
+    with pytest.raises(ValueError, match=r"was built with k1=1\.2, not with k1=0\.9"):
         BM25Retriever.open(tmp_path / "bm25", CITIES, BM25Settings(k1=0.9))
     with pytest.raises(ValueError, match="no BM25 index here"):
         BM25Retriever.open(tmp_path / "passages" / "none", CITIES)

@@ -114,7 +114,7 @@ def test_an_index_that_does_not_fit_is_refused(corpus: Path, tmp_path: Path) -> 
     other = write(tmp_path / "other.jsonl", PASSAGES[:2])
     with pytest.raises(ValueError, match=r"index holds the passages of .*c\.jsonl.*not those of .*other\.jsonl"):
         build(other, tmp_path / "index", "bm25")
-    with pytest.raises(ValueError, match=r"was built with .*'k1': 1\.2.*, not with .*'k1': 0\.9"):
+    with pytest.raises(ValueError, match=r"was built with k1=1\.2, not with k1=0\.9"):
         build(corpus, tmp_path / "index", "bm25", words=BM25Settings(k1=0.9))
     with pytest.raises(ValueError, match=r"was built with"):
         open_retriever({"name": "bm25", "k1": 0.9}, tmp_path / "index")
