@@ -52,6 +52,8 @@ class HybridRetriever:
             raise ValueError(f"weights must be above 0, not {self.weights}")
         if not (depth >= 1 and 0 <= constant < math.inf):
             raise ValueError(f"depth must be at least 1 and the constant at least 0, not {depth} and {constant}")
+        self.passages = next((p for r in self.retrievers if (p := getattr(r, "passages", None)) is not None), None)
+        """The passages, where a retriever has them."""
         self.corpus_digest = _corpus(self.retrievers)
         """Of the passages, as `store.passages_digest` has it; None where no retriever tells."""
 

@@ -59,6 +59,8 @@ class RerankRetriever:
             )
         folder = model_folder(model, organization="cross-encoder", revision=revision)
         self.retriever, self.depth, self._batch_size = retriever, depth, batch_size
+        self.passages: Sequence[Passage] | None = getattr(retriever, "passages", None)
+        """The passages, where the retriever has them."""
         self._model = _load(folder, device, dtype, trust_remote_code)
         if self._model.num_labels != 1:
             raise ValueError(
