@@ -1,20 +1,26 @@
 """A search server in a process of its own, over the embedded world: search_server.py PORT [--hang-at N | --refuse].
 
-It prints "listening" once it answers, and "hanging" when it does not answer the Nth search.
+The server is that of `search-gym serve`. It prints "listening" once it answers, and "hanging" when it does not answer
+the Nth search.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
+
+from search_gym.retrieval import Hit
+from search_gym.retrieval.bm25 import BM25Retriever
+from search_gym.retrieval.running import serve
+from search_gym.sources import embedded_world
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,53 +58,33 @@ class SearchServer:
         self.process.stdout.close()
 
 
+class Hanging:
+    """Passes searches on, but for the Nth, which never ends."""
+
+    def __init__(self, retriever: BM25Retriever, hang_at: int) -> None:
+        self.retriever, self.digest = retriever, retriever.digest
+        self._hang_at, self._searches = hang_at, count(1)
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        if next(self._searches) == self._hang_at:
+            print("hanging", flush=True)
+            time.sleep(600)
+        return self.retriever.search(queries, k)
+
+
 def main() -> None:
     """Serve until the process is killed."""
-    from search_gym.retrieval.bm25 import BM25Retriever
-    from search_gym.sources import embedded_world
-
     parser = argparse.ArgumentParser()
     parser.add_argument("port", type=int)
     parser.add_argument("--hang-at", type=int, default=0)
     parser.add_argument("--refuse", action="store_true")
     args = parser.parse_args()
-    retriever, searches = BM25Retriever(embedded_world().corpus), count(1)
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def do_GET(self) -> None:
-            self._send(200, {"status": "ok", "digest": retriever.digest})
-
-        def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if next(searches) == args.hang_at:
-                print("hanging", flush=True)
-                time.sleep(600)
-            if args.refuse:
-                self._send(403, {"detail": "not for you"})
-                return
-            found = retriever.search(asked["queries"], asked["topk"])
-            rows = [
-                [{"document": {"id": h.id, "title": h.title, "text": h.text}, "score": h.score} for h in hits]
-                for hits in found
-            ]
-            self._send(200, {"result": rows})
-
-        def _send(self, status: int, content: Any) -> None:
-            body = json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", args.port), Handler)
-    print("listening", server.server_address[1], flush=True)
-    server.serve_forever()
+    if args.refuse:
+        server = HTTPServer(("127.0.0.1", args.port), BaseHTTPRequestHandler)  # 501 to everything
+        print("listening", server.server_address[1], flush=True)
+        server.serve_forever()
+    retriever = Hanging(BM25Retriever(embedded_world().corpus), args.hang_at)
+    serve(retriever, port=args.port, ready=lambda url: print("listening", url.rpartition(":")[2], flush=True))
 
 
 if __name__ == "__main__":
