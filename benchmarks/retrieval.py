@@ -105,7 +105,7 @@ def draw(rows: list[Row], path: Path) -> None:
             axis.loglog([row["size"] for row in some], [value(row) for row in some], marker="o", label=kind)
         axis.set(title=title, xlabel="passages")
         axis.grid(alpha=0.3)
-    axes[0, 0].legend()
+    axes[1, 0].legend()
     figure.savefig(path, dpi=110)
 
 
