@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from search_gym.retrieval import Retriever, SearchFailed
+from search_gym.retrieval import Hit, Retriever, SearchFailed
+from search_gym.retrieval.remote import RemoteRetriever
 
 
 @dataclass(frozen=True)
@@ -127,3 +129,30 @@ def over(retriever: Retriever) -> Answer:
         return Reply({"result": rows})
 
     return answer
+
+
+def client(server: StubServer, **settings: Any) -> RemoteRetriever:
+    given: dict[str, Any] = {"timeout": 5.0, "retry_for": 5.0}
+    return RemoteRetriever(server.url, **given | settings)
+
+
+def texts(found: list[list[Hit] | SearchFailed]) -> list[Any]:
+    """The text of the first hit, None for no hit, "failed"."""
+    return ["failed" if isinstance(one, SearchFailed) else one[0].text if one else None for one in found]
+
+
+def hits_of(remote: RemoteRetriever, k: int) -> list[Hit]:
+    (found,) = remote.search(["q"], k)
+    assert not isinstance(found, SearchFailed), found.reason
+    return found
+
+
+def failure(found: list[Hit] | SearchFailed) -> str:
+    assert isinstance(found, SearchFailed)
+    return found.reason
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
