@@ -6,7 +6,6 @@ python benchmarks/retrieval.py --work DIR
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -23,12 +22,10 @@ import tyro
 
 from benchmarks import synthetic
 from benchmarks.retrieval_worker import BATCHES, TOP_K, factory
+from benchmarks.serving import environment
 from search_gym.retrieval import corpus, store
 
 KINDS = ("bm25", "flat", "hnsw", "ivfpq")
-# Threads that wait sleep. By default those of FAISS spin, and where another program wants the same cores, what takes
-# seconds takes minutes.
-ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
 Row = dict[str, Any]
 
 
@@ -63,7 +60,7 @@ def measure(folder: Path, kind: str, seconds: float) -> Row:
     row: Row = {"kind": kind, "size": int(folder.name)}
     for action in ("build", "search"):
         command = [sys.executable, "-m", "benchmarks.retrieval_worker", action, kind, str(folder), str(seconds)]
-        done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True, check=True)
         row |= json.loads(done.stdout.splitlines()[-1])
     truth = folder / "flat.json"
     if kind in ("hnsw", "ivfpq") and truth.exists():

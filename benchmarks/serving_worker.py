@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from search_gym.retrieval import Hit, Retriever, SearchFailed
-from search_gym.retrieval.answering import contents
+from search_gym.retrieval.corpus import contents
 from search_gym.retrieval.running import bind, make_server, serve
 from search_gym.sources import open_retriever
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from algos.training.policy import no_progress_bars
+from search_gym.progress import no_progress_bars
 
 EMBEDDED = Path(__file__).parent / "assets" / "embedded-policy"
 SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -8,6 +8,16 @@ from typing import Any
 
 from search_gym.jsonl import Row
 
+_PREFIX = "hf:"
+
+
+def name_and_split(source: object) -> tuple[str, str] | None:
+    """Of "hf:NAME:SPLIT" the two, the split "" where there is none; None: the source is something else."""
+    if not (isinstance(source, str) and source.startswith(_PREFIX)):
+        return None
+    name, _, split = source.removeprefix(_PREFIX).partition(":")
+    return name, split
+
 
 def open_dataset(name: str, *, config: str | None, split: str | None, streaming: bool) -> tuple[Any, str]:
     """A dataset, and the name of its split.

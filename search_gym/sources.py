@@ -22,8 +22,6 @@ from search_gym.retrieval.index import RETRIEVERS, IndexFolder, construct, is_in
 from search_gym.retrieval.remote import RemoteRetriever
 from search_gym.retrieval.strict import OnSearchError, StrictRetriever
 
-HUB = "hf:"
-
 
 @dataclass(frozen=True)
 class QuestionSpec:
@@ -190,8 +188,8 @@ def _whole(spec: QuestionSpec) -> QuestionSet:
     source = spec.source
     if isinstance(source, str) and source.partition(":")[0] == "embedded":
         return QuestionList(embedded_world().questions(_split(spec, source.partition(":")[2]) or SPLITS[0]))
-    if isinstance(source, str) and source.startswith(HUB):
-        name, _, split = source.removeprefix(HUB).partition(":")
+    if (on_hub := hub.name_and_split(source)) is not None:
+        name, split = on_hub
         return _dataset(spec, name, _split(spec, split))
     if isinstance(source, str | PathLike) and Path(source).is_dir():
         return _dataset(spec, str(source), spec.split)

@@ -12,6 +12,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from search_gym.questions import lexicon
+from search_gym.unicode import whole
 
 TAGS = ("<think>", "</think>", "<search>", "</search>", "<answer>", "</answer>")
 _INSERTED = ("<information>", "</information>", "<documents>", "</documents>", "(Title:")
@@ -80,7 +81,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of text in which nothing is a control token, not even what is spelled like one."""
-        text = _whole(text)
+        text = whole(text)
         encoding = self._inert.encode(text, add_special_tokens=False)
         if self._control_ids.isdisjoint(encoding.ids):
             return encoding.ids
@@ -126,15 +127,10 @@ class Tokenizer:
 
     def _controlled(self, text: str) -> list[int]:
         # In a batch of one: only batches can leave out the places of tokens in the text, a fifth of the time.
-        return self.backend.encode_batch_fast([_whole(text)], add_special_tokens=False)[0].ids
+        return self.backend.encode_batch_fast([whole(text)], add_special_tokens=False)[0].ids
 
     def _controls(self, ids: Sequence[int]) -> list[int]:
         return [i for i in ids if i in self._control_ids]
-
-
-def _whole(text: str) -> str:
-    """The text with U+FFFD for each half of a surrogate pair: JSON can hold such halves, and UTF-8 cannot."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class TextStream:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
-from transformers.utils import logging as transformers_logging
+
+from search_gym.progress import no_progress_bars
 
 
 class Scores(NamedTuple):
@@ -102,18 +101,6 @@ class CausalLMPolicy(nn.Module):
             spread = -(logps.exp() * logps).nan_to_num(0.0).sum(-1)  # 0 * -inf is 0 here
         zeros = chosen.new_zeros(ids.shape)
         return Scores(zeros.index_put((rows, columns), chosen), zeros.index_put((rows, columns), spread))
-
-
-@contextmanager
-def no_progress_bars() -> Iterator[None]:
-    """Keeps transformers from drawing its bars for loading and saving: they break whatever else draws on a terminal."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
 
 
 def load_policy(path: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> CausalLMPolicy:

@@ -17,6 +17,7 @@ from typing import Any
 
 from search_gym.retrieval import Hit, SearchFailed
 from search_gym.retrieval.batching import Found
+from search_gym.retrieval.corpus import contents
 
 _MAX_SHOWN = 80
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
@@ -126,14 +127,6 @@ def written(found: Sequence[Found], with_scores: bool) -> tuple[int, bytes]:
 def encoded(content: Mapping[str, Any]) -> bytes:
     """JSON in ASCII: half a surrogate pair, which UTF-8 does not have, is written as an escape."""
     return _ENCODER.encode(content).encode("ascii")
-
-
-def contents(title: str, text: str) -> str:
-    """Title and text in one string, as FlashRAG has them; `search_gym.retrieval.corpus` reads it."""
-    if not title:
-        return text
-    doubled = title.replace('"', '""')
-    return f'"{doubled}"\n{text}'
 
 
 def _item(hit: Hit, with_scores: bool) -> dict[str, Any]:

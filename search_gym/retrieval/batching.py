@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from search_gym.retrieval import Hit, Retriever, SearchFailed
+from search_gym.retrieval.asking import ask
 
 Found = Sequence[Hit] | SearchFailed
 Outcome = list[Found] | Exception
@@ -173,14 +174,9 @@ class Batcher:
         for start in range(0, len(distinct), self._max_batch):
             part = distinct[start : start + self._max_batch]
             started = time.perf_counter()
-            results = self._retriever.search(part, k)
+            results = ask(self._retriever, part, k)
             if self._on_search is not None:
                 self._on_search(len(part), time.perf_counter() - started)
-            if len(results) != len(part):
-                raise ValueError(
-                    f"{type(self._retriever).__name__}.search was asked {len(part)} queries and gave {len(results)} "
-                    "results: it must give one for each, in order"
-                )
             for query, hits in zip(part, results, strict=True):
                 found[query] = hits if isinstance(hits, SearchFailed) else hits[:k]
         return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import shutil
 from collections import Counter
@@ -20,7 +18,14 @@ from bm25s.stopwords import STOPWORDS_EN
 
 from search_gym.retrieval import Hit, Passage, checked
 from search_gym.retrieval.postings import Analyzer, Block, Matrix, SavedBlocks, score
-from search_gym.retrieval.store import MANIFEST, PassageStore, passages_digest, read_manifest, write_manifest
+from search_gym.retrieval.store import (
+    MANIFEST,
+    PassageStore,
+    json_digest,
+    passages_digest,
+    read_manifest,
+    write_manifest,
+)
 
 # bm25s sets its logger to DEBUG, which would get past the level that an application chose: give the choice back.
 logging.getLogger("bm25s").setLevel(logging.NOTSET)
@@ -235,8 +240,7 @@ def _index(matrix: Matrix, settings: BM25Settings) -> bm25s.BM25:
 
 
 def _digest(settings: BM25Settings, corpus: str) -> str:
-    content = json.dumps({"bm25": settings.described(), "corpus": corpus}, sort_keys=True)
-    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+    return json_digest({"bm25": settings.described(), "corpus": corpus})
 
 
 def _best(scores: np.ndarray, k: int) -> list[int]:

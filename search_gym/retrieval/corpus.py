@@ -14,7 +14,6 @@ from search_gym import hub, jsonl, parquet
 from search_gym.jsonl import Row
 from search_gym.retrieval import Passage
 
-HUB = "hf:"
 Source = str | PathLike[str]
 Located = Iterator[tuple[str, Passage]]
 
@@ -86,6 +85,18 @@ def title_and_text(contents: str) -> tuple[str, str]:
     return (_unquoted(first.strip()), rest) if line_break else ("", contents)
 
 
+def contents(title: str, text: str) -> str:
+    r"""What `title_and_text` reads: '"Title"\ntext', or the text alone without a title.
+
+    FlashRAG and Search-R1 encode contents as they are, for every model, so their indexes hold the vectors that an
+    encoder here gives to the same passages.
+    """
+    if not title:
+        return text
+    doubled = title.replace('"', '""')
+    return f'"{doubled}"\n{text}'
+
+
 def _check_distinct(hashes: np.ndarray, again: Callable[[], Located]) -> None:
     """Raise the error of the first id that came before; `again` reads the rows once more to say where."""
     ordered = np.sort(hashes)
@@ -123,14 +134,12 @@ def _rows(source: Source) -> Located:
 
 
 def _is_dataset(source: Source) -> bool:
-    return (isinstance(source, str) and source.startswith(HUB)) or Path(source).is_dir()
+    return hub.name_and_split(source) is not None or Path(source).is_dir()
 
 
 def _dataset(source: Source) -> tuple[Any, str]:
     """A data set, memory-mapped, and the name of its split."""
-    name, split = str(source), ""
-    if name.startswith(HUB):
-        name, _, split = name.removeprefix(HUB).partition(":")
+    name, split = hub.name_and_split(source) or (str(source), "")
     return hub.open_dataset(name, config=None, split=split or None, streaming=False)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +11,7 @@ import numpy as np
 
 from search_gym.retrieval import Hit, Passage, ann, checked, vectors
 from search_gym.retrieval.encoders import Encoder, SentenceEncoder
-from search_gym.retrieval.store import MANIFEST, passages_digest, read_manifest, write_manifest
+from search_gym.retrieval.store import MANIFEST, json_digest, passages_digest, read_manifest, write_manifest
 
 _INDEX, _VECTORS = "index.faiss", "vectors"
 _KEYS = ("passages", "count", "encoder", "encoder_spec", "dimension", "factory", "index", "fingerprint")
@@ -67,7 +65,7 @@ class DenseRetriever:
         """32 hexadecimal digits of all that the hits depend on, but for rounding."""
         name = self._name or ann.content_digest(self._index)
         parts = ["dense", 1, self.corpus_digest, self.encoder.digest, name, sorted(self.parameters.items())]
-        return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+        return json_digest(parts)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Find up to `k` passages for every query, best first; see `search_gym.retrieval.Retriever`.
@@ -168,6 +166,7 @@ def open_dense(
     passages: Sequence[Passage],
     encoder: Encoder | None = None,
     *,
+    factory: str | None = None,
     parameters: Mapping[str, float] | None = None,
     device: str = "cpu",
     memory_map: bool = True,
@@ -179,14 +178,15 @@ def open_dense(
         folder: theirs.
         passages: that it was built of.
         encoder: that it was built with; None: made again from the manifest.
+        factory: that it was built with; None: any.
         parameters: see `DenseRetriever`.
         device: "cpu", or the GPU that the index is moved to.
         memory_map: leave the index on the disk, read as it is searched; else, and for a GPU, it comes into memory.
         encoder_options: of the `SentenceEncoder` that is made: device, batch_size, dtype, trust_remote_code.
 
     Raises:
-        ValueError: if the folder is not whole, or was built of another corpus or with another encoder: it names both.
-            FileNotFoundError: if the index or the model is not where it was.
+        ValueError: if the folder is not whole, or was built of another corpus, or with another encoder or factory
+            string: it names both. FileNotFoundError: if the index or the model is not where it was.
     """
     manifest = read_manifest(folder / MANIFEST, "dense index", _KEYS)
     digest = passages_digest(passages)
@@ -194,6 +194,11 @@ def open_dense(
         raise ValueError(
             f"{folder}: this index is of the corpus {manifest['passages']} with {manifest['count']} passages, and not "
             f"of {digest} with {len(passages)}: build it again"
+        )
+    if factory not in (None, manifest["factory"]):
+        raise ValueError(
+            f"{folder} was built with the factory string {manifest['factory']!r}, not with {factory!r}: choose another "
+            "folder, or delete this one"
         )
     path = folder / manifest["index"]  # an absolute path, of an index that was adopted, stays what it is
     index = ann.read(path, memory_map=memory_map and device == "cpu")

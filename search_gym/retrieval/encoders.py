@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import weakref
@@ -13,7 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from search_gym.retrieval import Passage
-from search_gym.retrieval.models import MINILM, model_digest, model_folder, quiet, readable
+from search_gym.retrieval.corpus import contents
+from search_gym.retrieval.models import MINILM, load, model_digest, model_folder
+from search_gym.retrieval.store import json_digest
+from search_gym.unicode import whole
 
 _BGE = "Represent this sentence for searching relevant passages: "
 # By the name of a model, for what its own configuration does not say: what is put before queries and before passages.
@@ -43,19 +45,6 @@ class Encoder(Protocol):
     def passages(self, passages: Sequence[Passage]) -> np.ndarray:
         """One vector a passage: float32, (passages, dimension)."""
         ...
-
-
-def contents(passage: Passage) -> str:
-    r"""What is encoded of a passage: '"Title"\ntext', the contents of FlashRAG's corpora, and the text alone without a
-    title.
-
-    FlashRAG and Search-R1 encode the contents as they are, for every model, so their indexes hold the vectors that an
-    encoder here gives to the same passages.
-    """
-    if not passage.title:
-        return passage.text
-    quoted = passage.title.replace('"', '""')
-    return f'"{quoted}"\n{passage.text}'
 
 
 class SentenceEncoder:
@@ -102,7 +91,7 @@ class SentenceEncoder:
             raise ValueError(f"batch_size and max_length are at least 1, not {batch_size} and {max_length}")
         folder = model_folder(model, organization="sentence-transformers", revision=revision)
         devices = [device] if isinstance(device, str) or device is None else list(device)
-        self._model = _load(folder, devices[0], dtype, trust_remote_code)
+        self._model = load("SentenceTransformer", folder, devices[0], dtype, trust_remote_code=trust_remote_code)
         if max_length is not None:
             self._model.max_seq_length = max_length
         self._devices, self._batch_size = devices, batch_size
@@ -143,7 +132,9 @@ class SentenceEncoder:
         if self.workers > 1 and self._pool is None:
             self._pool = self._model.start_multi_process_pool(self._devices)
             self._stop = weakref.finalize(self, self._model.stop_multi_process_pool, self._pool)
-        return self._encode([contents(passage) for passage in passages], self.spec["passage_prefix"], self._pool)
+        return self._encode(
+            [contents(passage.title, passage.text) for passage in passages], self.spec["passage_prefix"], self._pool
+        )
 
     def close(self) -> None:
         """End the processes of several devices, if there are any; they start again when needed."""
@@ -162,7 +153,7 @@ class SentenceEncoder:
             return np.empty((0, self.dimension), np.float32)
         where = {"device": self._devices[0]} if pool is None else {"pool": pool, "chunk_size": self._chunk(len(texts))}
         vectors = self._model.encode(
-            [prefix + readable(text) for text in texts],
+            [prefix + whole(text) for text in texts],
             prompt="",  # the prefix is ours; a default prompt of the model would come on top of it
             batch_size=self._batch_size,
             normalize_embeddings=self.spec["normalize"],
@@ -177,21 +168,6 @@ class SentenceEncoder:
     def _chunk(self, texts: int) -> int:
         """How many texts a process gets at once: about four rounds for each, so that none waits long for the last."""
         return max(self._batch_size, -(-texts // (4 * self.workers)))
-
-
-def _load(folder: Path, device: str | None, dtype: str, trust_remote_code: bool) -> Any:
-    try:
-        from sentence_transformers import SentenceTransformer
-    except ImportError as error:
-        raise ImportError("an encoder needs sentence-transformers: pip install 'search-gym[dense]'") from error
-    with quiet():
-        return SentenceTransformer(
-            str(folder),
-            device=device,
-            local_files_only=True,
-            trust_remote_code=trust_remote_code,
-            model_kwargs={"dtype": dtype},
-        )
 
 
 def _prefixes(model: str, folder: Path) -> tuple[str, str]:
@@ -210,4 +186,4 @@ def _prefixes(model: str, folder: Path) -> tuple[str, str]:
 def _digest(folder: Path, spec: dict[str, Any]) -> str:
     names = ("query_prefix", "passage_prefix", "normalize", "max_length")
     parts = {"format": 1, "model": model_digest(folder), **{name: spec[name] for name in names}}
-    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return json_digest(parts)

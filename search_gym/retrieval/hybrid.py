@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from search_gym.retrieval import Hit, Retriever, SearchFailed, checked
+from search_gym.retrieval.store import json_digest
 
 CONSTANT = 60.0
 
@@ -62,7 +61,7 @@ class HybridRetriever:
         """32 hexadecimal digits of all that the hits depend on. AttributeError: a retriever has none."""
         digests = [retriever.digest for retriever in self.retrievers]  # pyright: ignore[reportAttributeAccessIssue]
         parts = ["hybrid", 1, digests, self.weights, self.depth, self.constant]
-        return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+        return json_digest(parts)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchFailed]:
         """Find up to `k` passages for every query, best first; see `search_gym.retrieval.Retriever`.

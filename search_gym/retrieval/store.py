@@ -125,6 +125,11 @@ def digest_of(passages: Iterable[Passage]) -> str:
     return digest.text()
 
 
+def json_digest(content: Any) -> str:
+    """32 hexadecimal digits that name something that JSON can hold."""
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
 def write_manifest(path: Path, content: dict[str, Any]) -> None:
     """Write a manifest, which is either there as a whole or not at all: after all other files of its folder."""
     part = path.with_name(f"{path.name}.part")

@@ -18,6 +18,7 @@ from search_gym import jsonl
 from search_gym.retrieval import Hit, Passage, SearchFailed
 from search_gym.retrieval.corpus import title_and_text
 from search_gym.retrieval.store import passages_digest
+from search_gym.unicode import whole
 
 # FAISS fills up results that are too short with places -1 and this score, or minus it; Search-R1's server takes place
 # -1 for the last passage of its corpus.
@@ -34,7 +35,7 @@ class Miscounted(Malformed):
 
 def request(queries: Sequence[str], k: int) -> bytes:
     """What is asked, as JSON in UTF-8. Half a surrogate pair, which UTF-8 does not have, becomes U+FFFD."""
-    body = {"queries": [_whole(query) for query in queries], "topk": k, "return_scores": True}
+    body = {"queries": [whole(query) for query in queries], "topk": k, "return_scores": True}
     return json.dumps(body, ensure_ascii=False).encode("utf-8")
 
 
@@ -118,9 +119,3 @@ def _passage(document: jsonl.Row) -> Passage:
     if identified:
         return Passage(jsonl.identifier(document), title, text)
     return Passage(passages_digest([Passage("", title, text)]), title, text)
-
-
-def _whole(text: str) -> str:
-    if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

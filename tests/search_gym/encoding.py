@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from search_gym.retrieval import Hit, Passage, Retriever, SearchFailed
-from search_gym.retrieval.encoders import SentenceEncoder, contents
+from search_gym.retrieval.corpus import contents
+from search_gym.retrieval.encoders import SentenceEncoder
 
 CITIES = [
     Passage("o", "Oslo", "Oslo is the capital of Norway."),
@@ -61,7 +62,7 @@ class WordEncoder:
         return np.array([self._vector(text) for text in texts], np.float32).reshape(-1, self.dimension)
 
     def passages(self, passages: Sequence[Passage]) -> np.ndarray:
-        return self.queries([contents(passage) for passage in passages])
+        return self.queries([contents(passage.title, passage.text) for passage in passages])
 
     def _vector(self, text: str) -> np.ndarray:
         total = sum((self._direction(word) for word in text.split()), np.zeros(self.dimension))
@@ -85,7 +86,7 @@ def tiny_bert(folder: Path, *, labels: int | None = None, seed: int = 0) -> Path
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
 
-    words = sorted({word for p in CITIES for word in contents(p).lower().replace('"', "").split()})
+    words = sorted({word for p in CITIES for word in contents(p.title, p.text).lower().replace('"', "").split()})
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,"
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     vocabulary = [*special, *letters, *(f"##{c}" for c in letters), *(w for w in words if len(w) > 1)]

@@ -12,6 +12,7 @@ from typing import Any
 import bm25s
 import numpy as np
 import pytest
+from encoding import CITIES
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,11 +20,6 @@ from search_gym.retrieval import Passage, store
 from search_gym.retrieval.bm25 import BM25Retriever, BM25Settings, build
 from search_gym.retrieval.postings import Analyzer, Block, score
 
-CITIES = [
-    Passage("o", "Oslo", "Oslo is the capital of Norway."),
-    Passage("p", "Paris", "Paris is the capital of France, on the Seine."),
-    Passage("b", "Beyoncé", "A singer of Houston."),
-]
 WORDS = st.lists(st.sampled_from(["oslo", "Paris", "the", "capital", "Beyoncé", "x", "!", "日本"]), max_size=8).map(
     " ".join
 )

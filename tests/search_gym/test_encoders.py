@@ -13,8 +13,10 @@ import pytest
 from encoding import CITIES, NAMES, QUERIES, minilm, tiny_bert
 
 from search_gym.retrieval import Passage
-from search_gym.retrieval.encoders import SentenceEncoder, contents
-from search_gym.retrieval.models import model_digest, model_folder, readable
+from search_gym.retrieval.corpus import contents
+from search_gym.retrieval.encoders import SentenceEncoder
+from search_gym.retrieval.models import model_digest, model_folder
+from search_gym.unicode import whole
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +53,9 @@ def test_a_text_gives_the_same_vector_alone_and_in_a_batch(query: str) -> None:
 
 
 def test_half_a_surrogate_pair_is_read_as_the_replacement_character() -> None:
-    assert readable("a\ud800b") == "a\ufffdb"
-    assert readable("\ud83d\ude00") == "\U0001f600"
-    assert readable("\U0001f600é") == "\U0001f600é"
+    assert whole("a\ud800b") == "a\ufffdb"
+    assert whole("\ud83d\ude00") == "\U0001f600"
+    assert whole("\U0001f600é") == "\U0001f600é"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_half_a_surrogate_pair_is_read_as_the_replacement_character() -> None:
     ids=["both", "no-title", "no-text", "quotes"],
 )
 def test_passages_are_encoded_as_the_contents_of_flashrag(passage: Passage, expected: str) -> None:
-    assert contents(passage) == expected
+    assert contents(passage.title, passage.text) == expected
 
 
 def test_a_bare_model_is_pooled_by_the_mean_over_its_tokens(tiny: Path) -> None:

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_gym.retrieval import Hit, Passage, SearchFailed
+from search_gym.retrieval.corpus import contents
 from search_gym.retrieval.dense import in_memory
-from search_gym.retrieval.encoders import contents
 from search_gym.retrieval.rerank import RerankRetriever
 
 pytest.importorskip("sentence_transformers")
@@ -25,7 +25,7 @@ PASSAGES = [
     Passage(str(i), WORDS[i % 10] if i % 3 else "", " ".join(WORDS[(i * 7 + j * (i + 1)) % 10] for j in range(5)))
     for i in range(30)
 ]
-PASSAGES = list({contents(passage): passage for passage in PASSAGES}.values())
+PASSAGES = list({contents(passage.title, passage.text): passage for passage in PASSAGES}.values())
 TEXT = st.text() | st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join)
 
 
@@ -47,7 +47,9 @@ def predicted(query: str, passages: Sequence[Passage]) -> dict[str, float]:
     """What sentence-transformers itself gives for each pair."""
     from sentence_transformers import CrossEncoder
 
-    scores = CrossEncoder(str(folder()), device="cpu").predict([(query, contents(passage)) for passage in passages])
+    scores = CrossEncoder(str(folder()), device="cpu").predict(
+        [(query, contents(passage.title, passage.text)) for passage in passages]
+    )
     return dict(zip([passage.id for passage in passages], scores.tolist(), strict=True))
 
 

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from serving import CITIES, Watched, served, watched
 
 from search_gym.retrieval import Hit, Passage, corpus
-from search_gym.retrieval.answering import Limits, contents
+from search_gym.retrieval.answering import Limits
 from search_gym.retrieval.bm25 import BM25Retriever
+from search_gym.retrieval.corpus import contents
 from search_gym.retrieval.server import ServerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
