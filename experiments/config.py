@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 import algos
-from algos.training.trainer import TrainerConfig
+from algos.training.config import TrainerConfig
 from search_gym.retrieval.strict import OnSearchError
 from search_gym.rules import Rules
 
