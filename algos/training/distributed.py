@@ -80,8 +80,7 @@ class Together(Ranks):
         from accelerate import Accelerator
         from accelerate.utils import DistributedDataParallelKwargs, DistributedType, InitProcessGroupKwargs
 
-        # Buffers never change, so they need not be sent in every forward pass.
-        ddp = DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
+        ddp = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
         group = InitProcessGroupKwargs(timeout=timeout)
         on_cpu = torch.device(device).type == "cpu"
         self._accelerator = Accelerator(cpu=on_cpu, mixed_precision="no", kwargs_handlers=[ddp, group])

@@ -65,8 +65,8 @@ def add_lora(policy: CausalLMPolicy, config: LoRAConfig) -> PeftModel:
 
 
 def _lora_layers(policy: CausalLMPolicy) -> dict[str, Any]:
-    """peft's layers by name: those that have a method to switch their adapters off."""
-    return {name: layer for name, layer in policy.model.named_modules() if hasattr(layer, "enable_adapters")}
+    """peft's layers by name: those whose adapters add to a weight."""
+    return {name: layer for name, layer in policy.model.named_modules() if hasattr(layer, "get_delta_weight")}
 
 
 @contextmanager
