@@ -26,8 +26,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from algos import Algorithm
 from algos.training.engines.hf import HFEngine
 from algos.training.evaluation import evaluate_decodings
-from algos.training.policy import CausalLMPolicy, load_policy
-from algos.training.trainer import Metrics, Trainer
+from algos.training.learner import Metrics
+from algos.training.loading import load_policy
+from algos.training.policy import CausalLMPolicy
+from algos.training.trainer import Trainer
 from experiments import folders, models, report
 from experiments.config import AblateConfig, Task, make_algorithm, parse
 from experiments.provenance import environment, write_json

@@ -90,7 +90,7 @@ def pass_at_k(correct: ArrayLike, samples: int, k: int) -> NDArray[np.float64]:
     if not 1 <= k <= samples:
         raise ValueError(f"pass@{k} cannot be estimated from {samples} samples: k is from 1 to their number")
     correct = np.asarray(correct, np.int64)
-    if correct.size and not (0 <= correct.min() and correct.max() <= samples):
+    if correct.size and not (correct.min() >= 0 and correct.max() <= samples):
         raise ValueError(f"between 0 and {samples} of {samples} samples can be correct, not {correct.tolist()}")
     # Factors from i = n downwards; the chance after c of them is that of c correct samples. A factor is 0 or less from
     # i = k on: then fewer than k samples are wrong, so any k hold a correct one.

@@ -45,32 +45,9 @@ def kind(model: str) -> Literal["embedded", "smollm2", "chat", "base"]:
     if model == "embedded" or model == "smollm2":
         return model
     tokenizer, embedded = tokenizers.load(model), tokenizers.embedded()
-    if (
-        tokenizer.vocab_size == embedded.vocab_size
-        and tokenizer.backend.get_vocab() == embedded.backend.get_vocab()
-    ):
+    if tokenizer.vocab_size == embedded.vocab_size and tokenizer.backend.get_vocab() == embedded.backend.get_vocab():
         return "embedded"
     return "base" if tokenizer.chat_template is None else "chat"
-
-
-def check_context(model: str, tokens: int) -> None:
-    """See that a model can read so many tokens.
-
-    Args:
-        model: a folder or hub id.
-
-    Raises:
-        ValueError: if its configuration says that it cannot, or there is none.
-    """
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(model).get_text_config()
-    except OSError as error:
-        raise ValueError(f"no model at {model!r}: {str(error).splitlines()[0]}") from error
-    limit = getattr(config, "max_position_embeddings", None)
-    if limit is not None and limit < tokens:
-        raise ValueError(f"{model} reads {limit} tokens, and an episode may have {tokens}: lower --max-context-tokens")
 
 
 def fingerprint(model: str) -> str:
