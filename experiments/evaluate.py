@@ -75,20 +75,17 @@ class Bench:
 
     def answer(self, name: str, chunk: list[Question], advance: Callable[[int], None]) -> list[Trajectory]:
         """The answers to a chunk of questions: all samples of the first, all of the second, and so on."""
-        config, played = self.config, []
-        episodes = [question for question in chunk for _ in range(config.samples)]
-        engine = self.engine(_seed(config.seed, name, chunk[0].id))
-        for start in range(0, len(episodes), config.batch_episodes):
-            batch = episodes[start : start + config.batch_episodes]
-            played += play(
-                batch,
-                engine=engine,
-                tokenizer=self.tokenizer,
-                retriever=self.retriever,
-                rules=config.game.rules(),
-                temperature=config.decoding_temperature,
-            )
-            advance(len(batch))
+        config = self.config
+        played = play(
+            [question for question in chunk for _ in range(config.samples)],
+            engine=self.engine(_seed(config.seed, name, chunk[0].id)),
+            tokenizer=self.tokenizer,
+            retriever=self.retriever,
+            rules=config.game.rules(),
+            temperature=config.decoding_temperature,
+            concurrency=config.batch_episodes,
+            on_done=advance,
+        )
         return [replace(answer, extra={"sample": place % config.samples}) for place, answer in enumerate(played)]
 
 
