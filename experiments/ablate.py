@@ -6,13 +6,11 @@ python experiments/ablate.py --algos grpo,sapo --seeds 3
 from __future__ import annotations
 
 import json
-import math
 import os
-import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +21,17 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from algos import Algorithm
+from algos.training.distributed import Ranks
 from algos.training.engines.hf import HFEngine
 from algos.training.evaluation import evaluate_decodings
 from algos.training.learner import Metrics
 from algos.training.loading import load_policy
 from algos.training.policy import CausalLMPolicy
-from algos.training.trainer import Trainer
-from experiments import folders, models, report
-from experiments.config import AblateConfig, Task, make_algorithm, parse
+from experiments import folders, report
+from experiments.config import AblateConfig, parse
 from experiments.provenance import environment, write_json
-from search_gym import sources, tokenizers
-from search_gym.questions import Question
-from search_gym.retrieval import Retriever
+from experiments.running import Setting, open_trainer, options_of
 from search_gym.retrieval.strict import SearchError
-from search_gym.tokenizers import Tokenizer
 from search_gym.trajectory import write_jsonl
 
 # Evaluations sample with random numbers of their own, the same for every run: they differ by their policies alone.
@@ -165,7 +159,10 @@ def _run_all(bench: Bench, missing: dict[tuple[str, int], Path], console: Consol
             progress.advance(bar, count)
 
         if to_start and missing:
-            write_json(start_file, bench.evaluate(load_policy(bench.setting.model, device=config.device), config.out / "start", advance))
+            write_json(
+                start_file,
+                bench.evaluate(load_policy(bench.setting.model, device=config.device), config.out / "start", advance),
+            )
         start = json.loads(start_file.read_text(encoding="utf-8")) if missing else {}
         for (label, seed), folder in missing.items():
             progress.update(bar, description=f"{label} seed {seed}")
