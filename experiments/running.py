@@ -14,11 +14,11 @@ from algos.training.config import TrainerConfig
 from algos.training.distributed import ALONE, Ranks
 from algos.training.engines import Engine
 from algos.training.engines.opening import EngineConfig, open_engine
-from algos.training.evaluation import Evaluation, evaluate
 from algos.training.learner import Reference
 from algos.training.loading import load_policy
 from algos.training.lora import add_lora, base_of
 from algos.training.policy import CausalLMPolicy
+from algos.training.rollout import play
 from algos.training.trainer import Trainer
 from experiments import models
 from experiments.config import Task, make_algorithm
@@ -49,18 +49,16 @@ class Setting:
         train, held_out = split_questions(task)
         return cls(task, folder, tokenizers.load(folder), task.open_retriever(), train, held_out)
 
-    def evaluate(
-        self, engine: Engine, questions: list[Question], temperature: float, **settings: Any
-    ) -> tuple[Evaluation, list[Trajectory]]:
-        """Answer questions with an engine; the `settings` are those of `algos.training.evaluation.evaluate`."""
-        return evaluate(
+    def evaluate(self, engine: Engine, questions: list[Question], batch_size: int) -> list[Trajectory]:
+        """Answer questions greedily with an engine, `batch_size` of them side by side."""
+        return play(
             questions,
             engine=engine,
             tokenizer=self.tokenizer,
             retriever=self.retriever,
             rules=self.task.rules(),
-            temperature=temperature,
-            **settings,
+            temperature=0.0,
+            concurrency=batch_size,
         )
 
 

@@ -23,7 +23,6 @@ from rich.logging import RichHandler
 
 from algos.training.checkpoint import CheckpointError
 from algos.training.distributed import Ranks, open_ranks
-from algos.training.engines import Engine
 from algos.training.learner import Diverged, Metrics
 from algos.training.loading import save_policy
 from algos.training.lora import weights
@@ -77,14 +76,15 @@ class Run:
             if self.ranks.leads:
                 self.console.print(line(metrics, config.trainer.steps))
 
-        def settle() -> None:
-            if self.ranks.leads:
-                write_json(out / "config.json", settings | {"options": options_of(trainer.algorithm)})
-                write_json(out / "environment.json", environment())
-            if config.evaluate_every and trainer.steps_done == 0:
-                self.evaluate(evaluations, 0)
-
-        trainer.train(out, on_step, resume=config.resume, on_start=settle)
+        if self.ranks.leads:
+            out.mkdir(parents=True, exist_ok=True)
+            write_json(out / "config.json", settings | {"options": options_of(trainer.algorithm)})
+            write_json(out / "environment.json", environment())
+        if config.evaluate_every and not config.resume:
+            self.evaluate(evaluations, 0)
+        trainer.train(out, on_step, resume=config.resume)
+        if config.trainer.save_every:
+            trainer.save(out)
         held_out = self.evaluate(evaluations, trainer.steps_done)
         save_policy(trainer.policy, out / "policy", leads=self.ranks.leads)
         if self.ranks.leads:
@@ -95,10 +95,10 @@ class Run:
 
     def evaluate(self, folder: Path, step: int) -> dict[str, Any]:
         """Answer the held-out questions greedily, each process its share; the dialogues go to step-000012.jsonl."""
-        engine: Engine = self.trainer.rollouts.idle()
-        engine.sync(lambda: weights(self.trainer.policy))
         share = self.setting.held_out[self.ranks.rank :: self.ranks.count]
-        answered = self.setting.evaluate(engine, share, 0.0, batch_size=self.config.batch_episodes)[1] if share else []
+        with self.trainer.rollouts.paused() as engine:
+            engine.sync(lambda: weights(self.trainer.policy))
+            answered = self.setting.evaluate(engine, share, self.config.batch_episodes) if share else []
         trajectories = [t for part in self.ranks.gather(answered) for t in part]
         found = of_rollouts(trajectories)
         if self.ranks.leads:
