@@ -55,17 +55,20 @@ def evaluate(
         engine, tokenizer, retriever, rules: as `play` takes them.
         temperature: 0 is greedy.
         batch_size: how many episodes run side by side.
-        on_batch: called with the number of questions answered, after each batch.
+        on_batch: called with the number of questions answered since the last call.
     """
     if not questions:
         raise ValueError("there is no question to evaluate on")
-    done: list[Trajectory] = []
-    for start in range(0, len(questions), batch_size):
-        batch = questions[start : start + batch_size]
-        done += play(
-            batch, engine=engine, tokenizer=tokenizer, retriever=retriever, rules=rules, temperature=temperature
-        )
-        on_batch(len(batch))
+    done = play(
+        questions,
+        engine=engine,
+        tokenizer=tokenizer,
+        retriever=retriever,
+        rules=rules,
+        temperature=temperature,
+        concurrency=batch_size,
+        on_done=on_batch,
+    )
     count = len(done)
     result = Evaluation(
         questions=count,

@@ -1,177 +1,263 @@
-"""HFEngine: samples in process, with a key-value cache that is kept from turn to turn."""
+"""HFEngine: samples in process, with sequences that join and leave the running batch, and a cache kept across turns."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Literal
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from algos.training.engines import Request, Sample
+from algos.training.engines import Request, Sample, Weights
+from algos.training.engines.kept import Kept, compacted, passes, sharing
 from algos.training.engines.kv_cache import RaggedCache
 from algos.training.policy import CausalLMPolicy
-from search_gym.actions import TurnReader
 from search_gym.tokenizers import Tokenizer
-
-
-class _Turn:
-    """The turn of one sequence while it is sampled."""
-
-    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
-        self.ids: list[int] = []
-        self.logprobs: list[float] = []
-        self.stopped: Literal["tag", "eos", "length"] | None = None
-        self._left = request.max_tokens
-        self._eos = tokenizer.eos_ids
-        self._reader = TurnReader(tokenizer)
-
-    def push(self, token: int, logprob: float) -> bool:
-        """Take one sampled id; False when it ends the turn."""
-        self.ids.append(token)
-        self.logprobs.append(logprob)
-        if self._reader.push(token):
-            self.stopped = "tag"
-        elif token in self._eos:
-            self.stopped = "eos"
-        elif len(self.ids) >= self._left:
-            self.stopped = "length"
-        return self.stopped is None
-
-    def sample(self) -> Sample:
-        assert self.stopped is not None
-        return Sample(self.ids, self.logprobs, self.stopped)
 
 
 class HFEngine:
     """Samples from a `CausalLMPolicy` in the same process.
 
-    Every id is read once: what was sampled or inserted since the last call is prefilled, everything before comes from
-    the cache, and prompts that are equal are read once for all that share them.
+    Every id is read once: what was sampled or inserted since the last turn is prefilled, everything before comes from
+    the cache, and prompts that are equal and begin together are read once for all that share them. A sequence that ends
+    its turn leaves the running batch at once, others join it, so short ones never wait for long ones.
+
+    The same calls with the same seed give the same samples, bit for bit.
 
     Args:
-        policy: what to sample from; always its present parameters.
+        policy: what to sample from.
         tokenizer: tells where turns end.
         seed: of the engine's own random numbers.
+        shared: whether the policy is the one that is trained, so that its parameters are always the present ones;
+            otherwise it is a copy of its own, which `sync` writes to.
+        ended_share: `collect` returns when more sequences have ended their turn than this share of those still
+            running. Less makes more, smaller prefills; more lets sequences wait that could go on.
+
+    Raises:
+        ValueError: if a layer of the model does not attend to all ids before: the cache would be wrong.
     """
 
-    def __init__(self, policy: CausalLMPolicy, tokenizer: Tokenizer, seed: int = 0) -> None:
+    def __init__(
+        self,
+        policy: CausalLMPolicy,
+        tokenizer: Tokenizer,
+        seed: int = 0,
+        *,
+        shared: bool = True,
+        ended_share: float = 0.125,
+    ) -> None:
+        _require_full_attention(policy.model)
         self._policy = policy
         self._tokenizer = tokenizer
+        self._shared = shared
+        self._ended_share = ended_share
         self._generator = torch.Generator(policy.device).manual_seed(seed)
-        self._layers = policy.model.config.get_text_config().num_hidden_layers
         self.tokens_read = 0
         """How many ids went through the model since the engine was made, padding left out."""
-        self.reset()
+        self._clear()
 
-    def reset(self) -> None:
-        """Forget all sequences: the policy has changed."""
-        self._keys: list[Hashable] = []
-        self._cached: list[int] = []
-        self._cache = RaggedCache(self._layers, 0, self._policy.device)
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Begin to continue these sequences; see `Engine.submit`. They join the batch with the next `collect`."""
+        keys: set[Hashable] = set()
+        for request in requests:
+            known = self._known.get(request.key)
+            if request.key in keys or (known is not None and known.stopped is None):
+                raise ValueError(f"sequence {request.key!r} is being sampled already: collect its turn first")
+            if known is not None and list(request.ids[: len(known.ids)]) != known.ids:
+                raise ValueError(
+                    f"the ids of sequence {request.key!r} do not begin with those it had: forget it to begin anew"
+                )
+            keys.add(request.key)
+        for request in requests:
+            sequence = self._known.setdefault(request.key, Kept(request.key))
+            sequence.begin(request, self._tokenizer)
+            self._joining.append(sequence)
 
-    @torch.no_grad()
-    def sample(self, requests: Sequence[Request], temperature: float = 1.0) -> list[Sample]:
-        """Continue every sequence up to the end of its turn; see `Engine.sample`."""
-        if temperature < 0:
-            raise ValueError(f"temperature must be at least 0, not {temperature}")
-        if any(request.max_tokens < 1 for request in requests):
-            raise ValueError("a request asks for less than one token: leave sequences without room out")
-        if not requests:
-            return []
-        training = self._policy.training
-        self._policy.eval()
-        self._admit(requests)
-        hidden = self._prefill(requests)
-        turns = [_Turn(request, self._tokenizer) for request in requests]
-        self._decode(hidden, turns, temperature)
-        self._policy.train(training)
-        # The last id of a turn was sampled but not read: the next call's prefill begins with it.
-        lengths = [len(r.ids) + len(t.ids) - 1 for r, t in zip(requests, turns, strict=True)]
-        assert lengths == self._cache.lengths.tolist()
-        self._cached = lengths
-        return [turn.sample() for turn in turns]
+    def collect(self) -> list[Sample]:
+        """Sample until some sequences have ended their turn; see `Engine.collect`."""
+        ended: list[Kept] = []
+        with self._sampling():
+            self._join()
+            while self._running and len(ended) <= self._ended_share * len(self._running):
+                ended += self._step()
+        return [sequence.sample() for sequence in ended]
 
-    def _admit(self, requests: Sequence[Request]) -> None:
-        """Give each request its row of the cache: known sequences keep theirs, others are dropped or begin empty."""
-        keys = [request.key for request in requests]
-        if len(set(keys)) < len(keys):
-            raise ValueError("two requests have the same key")
-        place = {key: row for row, key in enumerate(self._keys)}
-        rows = [place[key] for key in keys if key in place]
-        if rows and len(rows) < len(keys):
-            raise ValueError("a call continues sequences or begins them, not both")
-        if rows:
-            if rows != list(range(len(self._keys))):
-                self._cache = self._cache.take(self._index(rows))
-            self._cached = [self._cached[row] for row in rows]
-        else:
-            self._cached = [0] * len(keys)
-        self._keys = keys
+    def forget(self, keys: Iterable[Hashable]) -> None:
+        """Drop sequences, sampled or waiting; see `Engine.forget`. Their rows are used again."""
+        gone = {id(self._known.pop(key)) for key in keys if key in self._known}
+        if not self._known:
+            self._clear()  # nothing is left to keep memory for
+        elif gone:
+            self._joining = [s for s in self._joining if id(s) not in gone]
+            running, left = compacted(self._running, lambda s: id(s) not in gone)
+            parked, _ = compacted([*left, *self._parked], lambda s: id(s) not in gone)
+            if self._running:
+                stay = self._tensor([sequence.row for sequence in running])
+                self._hidden, self._starts = self._hidden[stay], self._starts[stay]
+            self._settle(running, parked)
 
-    def _prefill(self, requests: Sequence[Request]) -> Tensor:
-        """Read the new ids of each sequence; the hidden state of its last one, [rows, H]."""
-        if any(self._cached):
-            return self._read([list(r.ids[done:]) for r, done in zip(requests, self._cached, strict=True)])
-        distinct = list(dict.fromkeys(tuple(request.ids) for request in requests))
-        index = {ids: row for row, ids in enumerate(distinct)}
-        self._cache = RaggedCache(self._layers, len(distinct), self._policy.device)
-        hidden = self._read([list(ids) for ids in distinct])
-        rows = [index[tuple(request.ids)] for request in requests]
-        self._cache = self._cache.take(self._index(rows))
-        return hidden[rows]
+    def sync(self, weights: Weights) -> None:
+        """Sample from these weights from now on; see `Engine.sync`.
 
-    def _read(self, new: list[list[int]]) -> Tensor:
-        """Run ids through the model, a row each; the hidden state of the last id of each row, [rows, H].
-
-        A row without ids is left as it is, and its hidden state means nothing.
+        Raises:
+            ValueError: if the weights are not those of the engine's own policy. It is not fit to sample from then.
         """
-        counts = torch.tensor([len(ids) for ids in new], device=self._policy.device)
-        width = int(counts.max())
-        padded = torch.tensor([ids + [0] * (width - len(ids)) for ids in new], device=self._policy.device)
-        mask = self._cache.place(width)
+        self._clear()
+        if not self._shared:
+            _load(self._policy.model, weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the random numbers; sequences are not part of it."""
+        return {"generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on drawing where `state_dict` was taken."""
+        self._generator.set_state(state["generator"])
+
+    def _clear(self) -> None:
+        """Forget all sequences, and free the memory of the cache."""
+        self._known: dict[Hashable, Kept] = {}
+        self._joining: list[Kept] = []
+        self._running: list[Kept] = []  # rows of the cache from 0 on, next to each other
+        self._parked: list[Kept] = []  # the rows after them: their turn has ended
+        layers = self._policy.model.config.get_text_config().num_hidden_layers
+        self._cache = RaggedCache(layers, self._policy.device)
+        self._hidden = torch.zeros(0)  # of the last id of each running sequence, [running, H]
+        self._starts = torch.zeros(0)  # where the next id of each running sequence stands, [running]
+
+    @contextmanager
+    def _sampling(self) -> Iterator[None]:
+        """The policy as the engine needs it: no dropout, no gradient, and attention that takes a mask of any form."""
+        policy, config = self._policy, self._policy.model.config.get_text_config()
+        training, attention = policy.training, config._attn_implementation
+        policy.eval()
+        config._attn_implementation = "sdpa"
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            config._attn_implementation = attention
+            policy.train(training)
+
+    def _join(self) -> None:
+        """Read the new ids of those that join, and let them run."""
+        if not self._joining:
+            return
+        readers, copies = sharing(self._joining)
+        joined = {id(sequence) for sequence in self._joining}
+        parked = [sequence for sequence in self._parked if id(sequence) not in joined]
+        start, self._joining = len(self._running), []
+        self._settle([*self._running, *readers, *(copy for copy, _ in copies)], parked)
+        hidden = torch.cat([self._read(part) for part in passes(readers)])
+        if copies:
+            index = [number for _, number in copies]
+            for copy, number in copies:
+                copy.read = readers[number].read
+            targets = range(start + len(readers), len(self._running))
+            self._cache.move([start + number for number in index], targets, max(copy.read for copy, _ in copies))
+            hidden = torch.cat([hidden, hidden[self._tensor(index)]])
+        self._hidden = torch.cat([self._hidden, hidden]) if start else hidden
+        self._starts = self._tensor([sequence.read for sequence in self._running])
+
+    def _read(self, part: list[Kept]) -> Tensor:
+        """Read the new ids of sequences in neighbouring rows; the hidden state of the last id of each, [rows, H]."""
+        new = [sequence.ids[sequence.read :] for sequence in part]
+        width = max(map(len, new))
+        padded = self._tensor([ids + [0] * (width - len(ids)) for ids in new])
+        starts = self._tensor([sequence.read for sequence in part])
+        mask = self._cache.place(part[0].row, starts, width, max(sequence.read for sequence in part))
         hidden = self._policy.hidden(padded, mask, self._cache.positions, self._cache)
-        self._cache.advance(counts)
-        self.tokens_read += int(counts.sum())
-        return hidden[torch.arange(len(new), device=hidden.device), counts - 1]
+        for sequence in part:
+            sequence.read = len(sequence.ids)
+        self.tokens_read += sum(map(len, new))
+        last = self._tensor([len(ids) - 1 for ids in new])
+        return hidden[torch.arange(len(part), device=last.device), last]
 
-    def _decode(self, hidden: Tensor, turns: list[_Turn], temperature: float) -> None:
-        """Sample every turn to its end, one id a row and pass."""
-        rows = list(turns)  # the turn that each row of the cache belongs to
-        parked: list[tuple[list[_Turn], RaggedCache]] = []
-        while live := [row for row, turn in enumerate(rows) if turn.stopped is None]:
-            # Rows that have ended ride along, for taking rows out copies the cache; but not for longer than they are
-            # the lesser part.
-            if len(live) <= len(rows) // 2:
-                ended = [row for row, turn in enumerate(rows) if turn.stopped is not None]
-                parked.append(([rows[row] for row in ended], self._cache.take(self._index(ended))))
-                self._cache, hidden = self._cache.take(self._index(live)), hidden[live]
-                rows = [rows[row] for row in live]
-                live = list(range(len(rows)))
-            ids, logprobs = self._draw(self._policy.logits(hidden[live]), temperature)
-            new: list[list[int]] = [[] for _ in rows]
-            for row, token, logprob in zip(live, ids.tolist(), logprobs.tolist(), strict=True):
-                if rows[row].push(token, logprob):
-                    new[row] = [token]
-            if any(new):
-                hidden = self._read(new)
-        if parked:
-            parked.append((rows, self._cache))
-            place = {id(turn): row for row, turn in enumerate(turn for part, _ in parked for turn in part)}
-            joined = RaggedCache.join([cache for _, cache in parked])
-            self._cache = joined.take(self._index([place[id(turn)] for turn in turns]))
+    def _step(self) -> list[Kept]:
+        """Sample one id for each running sequence and read it; those whose turn it ends leave."""
+        ids, logprobs = self._draw(self._policy.logits(self._hidden))
+        # Both in one piece, for each transfer waits for the device. A double holds every id exactly.
+        for sequence, token, logprob in zip(
+            self._running, *torch.stack([ids.double(), logprobs.double()]).tolist(), strict=True
+        ):
+            sequence.push(int(token), logprob)
+        live, ended = compacted(self._running, lambda sequence: sequence.stopped is None)
+        if ended:
+            stay = self._tensor([sequence.row for sequence in live])
+            ids, self._starts = ids[stay], self._starts[stay]
+            self._settle(live, [*ended, *self._parked])
+        if live:
+            mask = self._cache.place(0, self._starts, 1, max(sequence.read for sequence in live))
+            self._hidden = self._policy.hidden(ids[:, None], mask, self._cache.positions, self._cache)[:, -1]
+            self._starts = self._starts + 1
+            for sequence in live:
+                sequence.read += 1
+            self.tokens_read += len(live)
+        return ended
 
-    def _index(self, rows: list[int]) -> Tensor:
-        return torch.tensor(rows, dtype=torch.long, device=self._policy.device)
+    def _settle(self, running: list[Kept], parked: list[Kept]) -> None:
+        """Put sequences into the rows of the cache in this order, with what they have read."""
+        order = [*running, *parked]
+        self._cache.reserve(len(order))
+        moved = [(sequence, row) for row, sequence in enumerate(order) if sequence.row != row]
+        filled = [(sequence.row, row) for sequence, row in moved if sequence.read]
+        longest = max((sequence.read for sequence, _ in moved), default=0)
+        self._cache.move([old for old, _ in filled], [new for _, new in filled], longest)
+        for sequence, row in moved:
+            sequence.row = row
+        self._running, self._parked = running, parked
 
-    def _draw(self, logits: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        """An id for each row of logits [rows, V], and its log-probability."""
+    def _draw(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """An id for each row of logits [running, V], and its log-probability."""
         # Models are often padded to more outputs than there are tokens: what is none is not drawn.
         logits = logits[:, : self._tokenizer.vocab_size]
-        if temperature == 0:
-            logps = torch.log_softmax(logits, dim=-1)
+        temperatures = [sequence.temperature for sequence in self._running]
+        if set(temperatures) != {1.0}:
+            scale = torch.tensor([value or 1.0 for value in temperatures], device=logits.device)
+            logits = logits / scale[:, None]
+        logps = torch.log_softmax(logits, dim=-1)
+        # Greedy sequences alone draw no random numbers, whatever is sampled before or after them.
+        drawn = torch.multinomial(logps.exp(), 1, generator=self._generator)[:, 0] if any(temperatures) else None
+        if drawn is None:
             ids = logps.argmax(dim=-1)
+        elif all(temperatures):
+            ids = drawn
         else:
-            logps = torch.log_softmax(logits / temperature, dim=-1)
-            ids = torch.multinomial(logps.exp(), 1, generator=self._generator).squeeze(1)
-        return ids, logps.gather(1, ids[:, None]).squeeze(1)
+            greedy = torch.tensor([value == 0 for value in temperatures], device=logits.device)
+            ids = torch.where(greedy, logps.argmax(dim=-1), drawn)
+        return ids, logps.gather(1, ids[:, None])[:, 0]
+
+    def _tensor(self, values: Sequence[Any]) -> Tensor:
+        return torch.tensor(values, dtype=torch.long, device=self._policy.device)
+
+
+def _require_full_attention(model: PreTrainedModel) -> None:
+    """ValueError: the cache, whose rows have lengths of their own, cannot serve this model."""
+    config = model.config.get_text_config()
+    windowed = [] if getattr(config, "sliding_window", None) is None else ["sliding_attention"]
+    strange = sorted({*(getattr(config, "layer_types", None) or windowed)} - {"full_attention"})
+    if strange or not model._supports_sdpa:
+        reason = f"has layers of {', '.join(strange)}" if strange else "has no scaled-dot-product attention"
+        raise ValueError(
+            f"the hf engine cannot sample from {type(model).__name__}: it {reason}, but the cache needs layers that "
+            "attend to all ids before; sample with vllm instead"
+        )
+
+
+@torch.no_grad()
+def _load(model: PreTrainedModel, weights: Weights) -> None:
+    """Copy weights into a model, one by one."""
+    own, loaded = model.state_dict(), set()
+    for name, tensor in weights():
+        if name not in own:
+            raise ValueError(f"weight {name!r} is none of {type(model).__name__}")
+        there, here = list(tensor.shape), list(own[name].shape)
+        if there != here:
+            raise ValueError(f"weight {name!r} has the shape {there}, but in the engine's own policy it is {here}")
+        own[name].copy_(tensor)
+        loaded.add(own[name].data_ptr())  # the same for names that are tied to each other
+    missing = [name for name, tensor in own.items() if tensor.data_ptr() not in loaded]
+    if missing:
+        raise ValueError(f"weights are missing: {', '.join(missing[:5])}{', …' if len(missing) > 5 else ''}")
