@@ -30,7 +30,7 @@ from algos.training.learner import Metrics
 from algos.training.loading import load_policy
 from algos.training.policy import CausalLMPolicy
 from algos.training.trainer import Trainer
-from experiments import models, report
+from experiments import folders, models, report
 from experiments.config import AblateConfig, Task, make_algorithm, parse
 from experiments.provenance import environment, write_json
 from search_gym import sources, tokenizers
@@ -60,11 +60,7 @@ class Bench:
         """Load everything that the runs share, so that what is missing is said at once."""
         model = models.resolve(config.model)
         train, held_out = split_questions(config.task)
-        task = config.task
-        retriever = sources.open_retriever(
-            task.retriever, task.corpus or None, on_search_error=task.on_search_error, cache=task.search_cache
-        )
-        return cls(config, model, tokenizers.load(model), retriever, train, held_out)
+        return cls(config, model, tokenizers.load(model), config.task.open_retriever(), train, held_out)
 
     def policy(self) -> CausalLMPolicy:
         """The start, loaded anew."""
@@ -147,28 +143,13 @@ def open_folder(config: AblateConfig) -> None:
     Raises:
         ValueError: naming each setting that differs.
     """
-    path = config.out / "config.json"
-    settings = json.loads(json.dumps(asdict(config), default=str))
-    if path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        free = {"algos", "seeds", "out", "device", "batch_episodes"}
-        old, new = (_flat({k: v for k, v in s.items() if k not in free}) for s in (before, settings))
-        names = sorted((old | new).keys() - {"task.search_cache", "task.on_search_error"})  # which change no answer
-        changed = [f"{k}: {old.get(k)} -> {new.get(k)}" for k in names if old.get(k) != new.get(k)]
-        if changed:
-            raise ValueError(
-                f"{config.out} holds a comparison with other settings ({'; '.join(changed)}): name another folder with "
-                "--out, or delete that one"
-            )
-    write_json(path, settings)
+    folders.claim(
+        config.out,
+        asdict(config),
+        free={"algos", "seeds", "out", "device", "batch_episodes", "task.search_cache", "task.on_search_error"},
+        holds="a comparison",
+    )
     write_json(config.out / "environment.json", environment())
-
-
-def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
 
 
 def compare(bench: Bench, console: Console) -> None:
