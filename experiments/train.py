@@ -70,11 +70,11 @@ class Run:
 
         def on_step(metrics: Metrics) -> None:
             step = metrics["step"]
+            if self.ranks.leads:
+                self.console.print(line(metrics, config.trainer.steps), soft_wrap=True)
             if config.evaluate_every and step % config.evaluate_every == 0 and step < config.trainer.steps:
                 metrics = metrics | {"held_out": self.evaluate(evaluations, step)}
             trackers.log(metrics)
-            if self.ranks.leads:
-                self.console.print(line(metrics, config.trainer.steps))
 
         if self.ranks.leads:
             out.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ class Run:
         if self.ranks.leads:
             tokenizers.copy_files(self.setting.model, out / "policy")
             write_json(out / "result.json", {"algorithm": config.algo, "seed": config.seed, "held_out": held_out})
-            self.console.print(f"Policy: {out / 'policy'}\nMetrics: {out / 'metrics.jsonl'}")
+            self.console.print(f"Policy: {out / 'policy'}\nMetrics: {out / 'metrics.jsonl'}", soft_wrap=True)
         trackers.close()
 
     def evaluate(self, folder: Path, step: int) -> dict[str, Any]:
@@ -106,7 +106,8 @@ class Run:
             write_jsonl(folder / f"step-{step:06}.jsonl", trajectories)
             self.console.print(
                 f"step {step}: held out, greedy, {len(trajectories)} questions: EM {found['em']:.3f}  F1 "
-                f"{found['f1']:.3f}  searches {found['searches']:.2f}"
+                f"{found['f1']:.3f}  searches {found['searches']:.2f}",
+                soft_wrap=True,
             )
         return found
 
@@ -141,6 +142,7 @@ def main(argv: list[str] | None = None) -> int:
     stopped."""
     console = Console()
     logging.basicConfig(format="%(message)s", handlers=[RichHandler(console=console, show_path=False)])
+    logging.getLogger("algos").setLevel(logging.INFO)
     sys.path.append(str(Path.cwd()))  # for --algo package.module:Name; a script has its own folder on the path instead
     try:
         config = parse(argv)
