@@ -46,7 +46,7 @@ def policy(seed: int = 0) -> CausalLMPolicy:
         tie_word_embeddings=True,
         initializer_range=0.2,
     )
-    return CausalLMPolicy(LlamaForCausalLM(config))
+    return CausalLMPolicy(LlamaForCausalLM(config), max_logits=3 * TOKENIZER.vocab_size)  # the head runs in chunks
 
 
 def batch(masked: Sequence[int] = (), rows: int = 6) -> Batch:
