@@ -151,6 +151,12 @@ class Rollouts:
         pending, self._pending = self._pending, None
         return self.make() if pending is None else pending.result()
 
+    def idle(self) -> Engine:
+        """The engine, once no rollouts are being made with it: for whoever samples something else in between."""
+        if self._pending is not None:
+            self._pending.result()
+        return self.engine
+
     def state_dict(self) -> dict[str, Any]:
         """Where the next batch begins. Waits for one that is being made, which is part of the state."""
         pending = None if self._pending is None else self._pending.result().to_state()
