@@ -86,21 +86,30 @@ class Trainer:
         self.steps_done = 0
         self._saved: tuple[Path, int] | None = None  # the folder and the step of the last checkpoint
 
-    def train(self, out: Path, on_step: Callable[[Metrics], None] = lambda _: None, *, resume: bool = False) -> None:
+    def train(
+        self,
+        out: Path,
+        on_step: Callable[[Metrics], None] = lambda _: None,
+        *,
+        resume: bool = False,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> None:
         """Run up to `config.steps` steps; write metrics.jsonl, trajectories.jsonl and checkpoints into a folder.
 
         Args:
             out: the folder; is made if it is not there. Logs of an earlier run without checkpoints are replaced.
             on_step: called with the metrics of each step, in every process, before its checkpoint.
             resume: go on from the newest whole checkpoint in the folder; begin anew if there is none.
+            on_start: called in every process before the first step, once it is sure that the run may go on here.
 
         Raises:
-            CheckpointError: if there are checkpoints and `resume` is not set; if none of them is whole, or it is that of
-                a run with other settings; if one cannot be written.
+            CheckpointError: if there are checkpoints and `resume` is not set; if none of them is whole, or it is that
+                of a run with other settings; if one cannot be written.
         """
         out.mkdir(parents=True, exist_ok=True)
         self.learner.wreckage = out / "diverged.pt"
         self._begin(out, resume)
+        on_start()
         while self.steps_done < self.config.steps:
             metrics, trajectories = self.step()
             if self.ranks.leads:

@@ -72,7 +72,7 @@ def differing(first: dict[str, Tensor], second: dict[str, Tensor]) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_is_stopped_goes_on_bit_for_bit(tmp_path: Path, kind: str) -> None:
-    options = {"config": EIGHT} | KINDS[kind]
+    options: dict[str, Any] = {"config": EIGHT} | KINDS[kind]
     straight = trainer(**options)
     straight.train(tmp_path / "straight")
     final = state(straight)
@@ -96,10 +96,17 @@ def test_eight_steps_are_three_and_five(tmp_path: Path) -> None:
     straight.train(tmp_path / "straight")
     final = state(straight)
     seen: list[int] = []
+    begun: list[int] = []
     for steps in (3, 8):
         last = trainer(replace(config, steps=steps))
-        last.train(tmp_path / "parts", lambda metrics: seen.append(metrics["step"]), resume=steps == 8)
+        last.train(
+            tmp_path / "parts",
+            lambda metrics: seen.append(metrics["step"]),
+            resume=steps == 8,
+            on_start=lambda run=last: begun.append(run.steps_done),
+        )
     assert seen == [*range(1, 9)]
+    assert begun == [0, 3]
     assert differing(final, state(last)) == []
     asked = questions_of(tmp_path / "parts")
     assert asked == questions_of(tmp_path / "straight")
@@ -162,8 +169,9 @@ def test_an_earlier_run_is_never_lost(tmp_path: Path) -> None:
 )
 def test_other_settings_are_refused_by_name(tmp_path: Path, change: dict[str, Any], named: str) -> None:
     trainer(TWO).train(tmp_path)
+    options: dict[str, Any] = {"config": TWO} | change
     with pytest.raises(CheckpointError, match="other settings") as caught:
-        trainer(**{"config": TWO} | change).train(tmp_path, resume=True)
+        trainer(**options).train(tmp_path, resume=True)
     assert named in str(caught.value)
 
 
