@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -232,4 +233,4 @@ def _parse(settings: type[Settings], presets: Mapping[str, Settings], out: str, 
     model = first.parse_known_args(argv)[0].model
     folder = Path(out if model == "embedded" else f"{out}-{Path(model).name}")
     default = replace(presets[models.kind(model)], model=model, out=folder)
-    return tyro.cli(settings, args=argv, default=default, description=settings.__doc__)
+    return tyro.cli(settings, args=argv, default=default, description=inspect.getdoc(settings))
