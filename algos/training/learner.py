@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from algos import Algorithm, Batch
 from algos.training.collate import cut_by_length
 from algos.training.config import TrainerConfig
 from algos.training.critic import Critic
-from algos.training.distributed import ALONE, Ranks, share
+from algos.training.distributed import ALONE, Ranks, share, whole
 from algos.training.drift import ratio_drift
 from algos.training.policy import CausalLMPolicy, Scores
 
@@ -62,12 +62,17 @@ class Learner:
             critic = Critic(policy)
         self.policy, self.critic, self.reference = policy, critic, reference
         self.algorithm, self.config, self.ranks, self.wreckage = algorithm, config, ranks, wreckage
-        self._policy = ranks.wrap(policy)
-        self._critic = None if critic is None else ranks.wrap(critic)
-        learners = [{"params": _trainable(self._policy), "lr": config.learning_rate, "full": config.learning_rate}]
-        if self._critic is not None:
-            rate = config.critic_learning_rate
-            learners.append({"params": _trainable(self._critic), "lr": rate, "full": rate})
+        half = config.precision == "bf16"
+        if isinstance(reference, nn.Module):
+            self.reference = ranks.wrap(reference.requires_grad_(False), half)
+        self._policy = ranks.wrap(policy, half)
+        self._critic = None if critic is None else ranks.wrap(critic, half)
+        self._trained = [self._policy] if self._critic is None else [self._policy, self._critic]
+        rates = (config.learning_rate, config.critic_learning_rate)
+        learners = [
+            {"params": [p for p in module.parameters() if p.requires_grad], "lr": rate, "full": rate}
+            for module, rate in zip(self._trained, rates, strict=False)
+        ]
         self.optimizer = torch.optim.AdamW(learners, weight_decay=config.weight_decay)
         self.generator = torch.Generator().manual_seed(seed)
         """Of the minibatches."""
@@ -147,16 +152,16 @@ class Learner:
         log_ratio = torch.zeros_like(minibatch.old_logprobs)
         parts = self._parts(minibatch)
         for number, (part, rows) in enumerate(parts):
-            found, change = self._backward(part, first, idle=not rows, last=number == len(parts) - 1)
+            with self.ranks.accumulating(self._trained, last=number == len(parts) - 1):
+                found, change = self._backward(part, first, idle=not rows)
             if rows:
                 log_ratio[rows] = change
                 shares = {name: shares.get(name, 0.0) + value for name, value in found.items()}
         totals: Metrics = {}
         for of_rank in self.ranks.gather(shares):
             totals |= {name: totals.get(name, 0.0) + value for name, value in of_rank.items()}
-        norms = {"grad_norm": self._clip_gradient(self._policy)}
-        if self._critic is not None:
-            norms["critic_grad_norm"] = self._clip_gradient(self._critic)
+        groups = zip(("grad_norm", "critic_grad_norm"), self.optimizer.param_groups, strict=False)
+        norms = {name: self._clip_gradient(group["params"]) for name, group in groups}
         usable = all(map(math.isfinite, (totals["loss"], *norms.values())))
         if usable:  # a step along NaN would lose the policy
             self.optimizer.step()
@@ -164,11 +169,8 @@ class Learner:
         drift = ratio_drift(self.ranks.total(log_ratio), minibatch.mask)
         return totals | norms | {"skipped": float(not usable)}, drift
 
-    def _backward(self, part: Batch, first: bool, idle: bool, last: bool) -> tuple[dict[str, float], Tensor]:
+    def _backward(self, part: Batch, first: bool, idle: bool) -> tuple[dict[str, float], Tensor]:
         """Add a micro-batch's share to the gradient; its metrics, and log(pi / pi_old) [b, T] of its rows."""
-        self.ranks.accumulate(self._policy, last)
-        if self._critic is not None:
-            self.ranks.accumulate(self._critic, last)
         with self._precision():
             scores = self._policy(*part.inputs(), part.mask, self.config.temperature)
             critic = {} if self._critic is None else {"values": self._critic(*part.inputs(), part.mask).values}
@@ -183,10 +185,10 @@ class Learner:
         metrics = {name: value.item() for name, value in ({"loss": out.loss.detach()} | out.metrics).items()}
         return metrics, scores.logprobs.detach() - part.old_logprobs
 
-    def _clip_gradient(self, learner: torch.nn.Module) -> float:
-        """Its norm before it was clipped."""
-        norm = torch.nn.utils.clip_grad_norm_(_trainable(learner), self.config.max_grad_norm)
-        return self.ranks.whole(norm).item()
+    def _clip_gradient(self, parameters: list[nn.Parameter]) -> float:
+        """The norm of their gradient before it was clipped."""
+        norm = nn.utils.clip_grad_norm_(parameters, self.config.max_grad_norm)
+        return whole(norm).item()
 
     def _count_skip(self, usable: bool, minibatch: Batch) -> None:
         self.skipped_in_a_row = 0 if usable else self.skipped_in_a_row + 1
@@ -200,10 +202,6 @@ class Learner:
             f"last one is in {self.wreckage} (torch.load gives its tensors by name). A lower learning rate or "
             "max_grad_norm often helps; precision = fp32 tells whether rounding is the cause"
         )
-
-
-def _trainable(module: torch.nn.Module) -> list[torch.nn.Parameter]:
-    return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
 def _finite(value: float) -> float | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from algos.training.distributed import whole
 from algos.training.policy import CausalLMPolicy, Scores
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ def add_lora(policy: CausalLMPolicy, config: LoRAConfig) -> PeftModel:
 
 
 def _lora_layers(policy: CausalLMPolicy) -> dict[str, Any]:
-    """peft's layers by name: those that have a method to switch their adapters off."""
-    return {name: layer for name, layer in policy.model.named_modules() if hasattr(layer, "enable_adapters")}
+    """peft's layers by name: those whose adapters add to a weight."""
+    return {name: layer for name, layer in policy.model.named_modules() if hasattr(layer, "get_delta_weight")}
 
 
 @contextmanager
@@ -112,9 +113,3 @@ def weights(policy: CausalLMPolicy) -> Iterator[tuple[str, Tensor]]:
         if adapted and leaf == "weight":
             value = value + layers[owner].get_delta_weight("default")
         yield name.replace(".base_layer.", "."), whole(value)
-
-
-def whole(value: Tensor) -> Tensor:
-    """A parameter in one piece, put together where processes hold a part each; all of them must call it."""
-    gather = getattr(value, "full_tensor", None)
-    return value.detach() if gather is None else gather().detach()
