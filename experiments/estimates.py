@@ -42,8 +42,8 @@ def wilson(successes: int, trials: int) -> Interval:
 def bootstrap(values: ArrayLike, seed: int = 0, resamples: int = RESAMPLES) -> list[Interval]:
     """The 95 % percentile interval of the mean of each column.
 
-    Questions are drawn anew, with replacement, as many as there are, and the draws are the same for all columns: so it
-    takes seconds for 14,000 questions and a dozen columns, where `scipy.stats.bootstrap` takes a minute.
+    Questions are drawn anew, with replacement, as many as there are, and the draws are the same for all columns, which
+    makes it some six times as fast as `scipy.stats.bootstrap` on 14,000 questions and nine columns.
     Source: Efron, "Nonparametric standard errors and confidence intervals", Canadian Journal of Statistics 9 (1981).
     Slightly too narrow for few questions (at 100 it covers some 94 %), and of width 0 where all values are equal.
 

@@ -123,6 +123,12 @@ def open_engines(config: EvaluateConfig, model: str, tokenizer: Tokenizer) -> Ca
     Raises:
         ValueError: if there is no model, or it cannot read as many tokens as an episode may have.
     """
+    if config.engine != "hf":
+        from algos.training.engines.opening import EngineConfig, open_engine
+
+        described = EngineConfig(name=config.engine)
+        engine = open_engine(described, model=model, policy=None, tokenizer=tokenizer, seed=config.seed)
+        return lambda _: engine  # starting one takes long, so it serves all chunks
     policy = load_policy(model, dtype=getattr(torch, config.dtype), device=config.device)
     limit, needed = context_of(policy), config.game.max_context_tokens
     if limit is not None and limit < needed:
@@ -235,7 +241,7 @@ def main(argv: list[str] | None = None) -> int:
             bench = Bench.open(config)
             with open_folder(bench):
                 results = evaluate(bench, console)
-        except (ValueError, TypeError, FileNotFoundError) as error:
+        except (ValueError, TypeError, ImportError, FileNotFoundError) as error:
             print(f"evaluate: error: {error}", file=sys.stderr)
             return 2
         show(results, config.out, console)
