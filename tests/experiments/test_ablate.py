@@ -16,7 +16,7 @@ import pytest
 from tokenizers import Tokenizer
 
 import algos
-from experiments import ablate, models
+from experiments import ablate, models, running
 from experiments.config import PRESETS, AblateConfig, Task, make_algorithm, parse, parse_evaluation
 from experiments.games import GAMES
 from search_gym.trajectory import Trajectory, read_jsonl
@@ -217,12 +217,12 @@ def test_a_file_is_cut_into_questions_to_train_on_and_held_out_ones(tmp_path: Pa
     path = tmp_path / "questions.jsonl"
     rows = [{"id": str(i), "question": f"Number {i}?", "golden_answers": ["x"]} for i in range(10)]
     path.write_text("\n".join(map(json.dumps, rows)))
-    train, held_out = ablate.split_questions(Task(questions=str(path), held_out_size=4))
+    train, held_out = running.split_questions(Task(questions=str(path), held_out_size=4))
     assert len(train) == 6
     assert sorted(q.id for q in train + held_out) == sorted(map(str, range(10)))
-    assert ablate.split_questions(Task(questions=str(path), held_out_size=4)) == (train, held_out)
-    train, held_out = ablate.split_questions(Task(questions=str(path), held_out=str(path), held_out_size=3))
+    assert running.split_questions(Task(questions=str(path), held_out_size=4)) == (train, held_out)
+    train, held_out = running.split_questions(Task(questions=str(path), held_out=str(path), held_out_size=3))
     assert (len(train), len(held_out)) == (10, 3)
     path.write_text(json.dumps(rows[0]))
     with pytest.raises(ValueError, match="too few questions"):
-        ablate.split_questions(Task(questions=str(path)))
+        running.split_questions(Task(questions=str(path)))

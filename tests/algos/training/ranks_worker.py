@@ -22,7 +22,7 @@ from algos.training.learner import Learner
 from algos.training.lora import LoRAConfig, add_lora, base_of, weights
 from algos.training.policy import CausalLMPolicy
 from algos.training.trainer import Trainer
-from search_gym import Question, Rules, World, sources, tokenizers
+from search_gym import Rules, World, sources, tokenizers
 from search_gym.rewards import Outcome
 
 TOKENIZER = tokenizers.embedded()
