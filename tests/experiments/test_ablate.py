@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 
 import algos
 from experiments import ablate, models, running
@@ -205,10 +204,12 @@ def test_a_policy_with_the_embedded_tokenizer_has_the_embedded_preset(tmp_path: 
 
 
 def save_tokenizer(folder: Path, chat_template: str | None) -> None:
-    """A small tokenizer, with a chat template or without."""
+    """The embedded tokenizer with one token more, and a chat template or none."""
     folder.mkdir()
-    Tokenizer(WordLevel({"[UNK]": 0, "Who": 1}, unk_token="[UNK]")).save(str(folder / "tokenizer.json"))
-    config = {"eos_token": "[UNK]"} | ({"chat_template": chat_template} if chat_template else {})
+    tokenizer = Tokenizer.from_file(str(models.EMBEDDED / "tokenizer.json"))
+    tokenizer.add_tokens(["<more>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "<|end|>"} | ({"chat_template": chat_template} if chat_template else {})
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
