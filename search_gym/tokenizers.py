@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -209,26 +210,35 @@ def load(source: str | Path | Any = "embedded") -> Tokenizer:
     )
 
 
+def copy_files(source: str, folder: Path) -> None:
+    """Copy what makes a tokenizer, as it is, from a folder or hub id into a folder."""
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"):
+        if (path := _file(source, name)) is not None:
+            shutil.copyfile(path, folder / name)
+
+
+def _file(source: str, name: str) -> Path | None:
+    """A file of a folder or hub id; None where that has no such file."""
+    if Path(source).is_dir():
+        return Path(source) / name if (Path(source) / name).exists() else None
+    from huggingface_hub import hf_hub_download  # what `tokenizers` itself downloads with
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(source, name))
+    except Exception as error:
+        if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+            return None
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"no tokenizer at {source!r}: not a folder here, and the hub says: {reason}") from error
+
+
 def _from_files(source: str) -> Tokenizer:
-    def file(name: str) -> Path | None:
-        if Path(source).is_dir():
-            return Path(source) / name if (Path(source) / name).exists() else None
-        from huggingface_hub import hf_hub_download  # what `tokenizers` itself downloads with
-        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
-        try:
-            return Path(hf_hub_download(source, name))
-        except Exception as error:
-            if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
-                return None
-            reason = str(error).splitlines()[0]
-            raise ValueError(f"no tokenizer at {source!r}: not a folder here, and the hub says: {reason}") from error
-
-    vocabulary = file("tokenizer.json")
+    vocabulary = _file(source, "tokenizer.json")
     if vocabulary is None:
         raise ValueError(f"no tokenizer.json in {source!r}: save a fast tokenizer there with save_pretrained")
-    config, generation = _json(file("tokenizer_config.json")), _json(file("generation_config.json"))
-    template = file("chat_template.jinja")
+    config, generation = (_json(_file(source, name)) for name in ("tokenizer_config.json", "generation_config.json"))
+    template = _file(source, "chat_template.jinja")
     backend = tokenizers.Tokenizer.from_file(str(vocabulary))
     named = {key: text for key in config if key.endswith("_token") and (text := _text(config[key])) is not None}
     # A chat model may end a turn with another token than a text: its generation settings list all of them.

@@ -47,7 +47,7 @@ class Critic(nn.Module):
         width = int(lengths.max())
         attention = torch.arange(width, device=ids.device) < lengths[:, None]
         hidden = self.trunk(input_ids=ids[:, :width], attention_mask=attention, use_cache=False).last_hidden_state
-        after = self.value(hidden.float()).squeeze(-1)  # [b, t]: of ids[b, :t + 1]
+        after = self.value(hidden.float()).squeeze(-1).float()  # [b, t]: of ids[b, :t + 1]; autocast makes it half
         before = after.new_zeros(ids.shape)
         before[:, 1:width] = after[:, :-1]
         return Values(torch.where(mask, before, 0), after.gather(1, lengths[:, None] - 1).squeeze(1))

@@ -24,6 +24,7 @@ def ratio_drift(log_ratio: Tensor, mask: Tensor) -> dict[str, float]:
         mask: bool [B, T].
 
     Returns:
+        ratio_last: the mean over tokens, of the update that this is called for alone;
         ratio_p05, ratio_p50, ratio_p95: quantiles over tokens;
         drifted: share of the trajectories (with a policy token) whose product of ratios is below `COLLAPSED`.
         Empty where the policy sampled nothing.
@@ -34,4 +35,5 @@ def ratio_drift(log_ratio: Tensor, mask: Tensor) -> dict[str, float]:
     quantiles = tokens.quantile(torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)).exp().tolist()
     products = torch.where(mask, log_ratio, 0).double().sum(1)[mask.any(1)]
     drifted = (products < torch.tensor(COLLAPSED).log()).double().mean().item()
-    return dict(zip(("ratio_p05", "ratio_p50", "ratio_p95"), quantiles, strict=True)) | {"drifted": drifted}
+    named = dict(zip(("ratio_p05", "ratio_p50", "ratio_p95"), quantiles, strict=True))
+    return {"ratio_last": tokens.exp().mean().item()} | named | {"drifted": drifted}

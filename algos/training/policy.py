@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
-
-from search_gym.progress import no_progress_bars
 
 
 class Scores(NamedTuple):
@@ -101,17 +98,3 @@ class CausalLMPolicy(nn.Module):
             spread = -(logps.exp() * logps).nan_to_num(0.0).sum(-1)  # 0 * -inf is 0 here
         zeros = chosen.new_zeros(ids.shape)
         return Scores(zeros.index_put((rows, columns), chosen), zeros.index_put((rows, columns), spread))
-
-
-def load_policy(path: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> CausalLMPolicy:
-    """A policy from a Hugging Face folder or hub id.
-
-    Raises:
-        ValueError: if there is no model at that place.
-    """
-    try:
-        with no_progress_bars():
-            model = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype)
-    except OSError as error:
-        raise ValueError(f"no model at {str(path)!r}: {str(error).splitlines()[0]}") from error
-    return CausalLMPolicy(model).to(device)

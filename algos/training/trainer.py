@@ -1,100 +1,39 @@
-"""The loop: roll out, weigh, update, log. One copy, whatever the algorithm."""
+"""The loop: roll out, weigh, update, log, save. One copy, whatever the algorithm."""
 
 from __future__ import annotations
 
 import json
-import math
+import logging
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from algos import Algorithm, Batch
-from algos.dapo import informative
-from algos.training.collate import collate, cut_by_length
+from algos import Algorithm
+from algos.training import snapshot
+from algos.training.collate import collate
+from algos.training.config import TrainerConfig
 from algos.training.critic import Critic
-from algos.training.drift import ratio_drift
+from algos.training.distributed import ALONE, Ranks
 from algos.training.engines import Engine
+from algos.training.learner import Learner, Metrics, Reference
+from algos.training.loading import context_of
+from algos.training.lora import weights
 from algos.training.policy import CausalLMPolicy
-from algos.training.rollout import play
+from algos.training.rollouts import Rollout, Rollouts, groups_of
 from search_gym.questions import Question
 from search_gym.retrieval import Retriever
-from search_gym.retrieval.asking import take_counts
 from search_gym.rules import Rules
 from search_gym.tokenizers import Tokenizer
 from search_gym.trajectory import Trajectory, write_jsonl
 
-Metrics = dict[str, Any]
-
-
-_AT_LEAST_ONE = ("batch_questions", "group_size", "minibatches", "epochs", "max_sampled_batches", "micro_batch_tokens")
-
-
-@dataclass(frozen=True)
-class TrainerConfig:
-    """The hyperparameters of the loop; those of the objective are the algorithm's."""
-
-    steps: int = 16
-    """Rollout batches, each followed by its updates."""
-    batch_questions: int = 16
-    """Questions in a rollout batch."""
-    group_size: int = 8
-    """Responses to each question."""
-    minibatches: int = 4
-    """Updates in one pass over a rollout batch. More of them, more drift: from the second on, the policy that is
-    updated is not the one that sampled."""
-    epochs: int = 1
-    """Passes over a rollout batch."""
-    max_sampled_batches: int = 1
-    """Dynamic sampling (DAPO, arXiv 2503.14476, Sec. 3.2): above 1, only groups whose rewards (as the environment gives
-    them) differ are learnt from, and up to so many rollout batches are drawn to fill one with them."""
-    learning_rate: float = 1e-4
-    """Of AdamW."""
-    critic_learning_rate: float = 1e-3
-    """Of AdamW, for the critic of an algorithm that has one."""
-    weight_decay: float = 0.0
-    """Of AdamW."""
-    max_grad_norm: float = 1.0
-    """Gradients are scaled down to this norm, those of a critic by themselves."""
-    temperature: float = 1.0
-    """Of the sampling, > 0; log-probs are scored at the same one."""
-    micro_batch_tokens: int = 4096
-    """How many tokens go through the model at once, padding included. It changes memory and speed, not the gradient."""
-    question_seed: int = 0
-    """Order of the questions: the same in every run that shares it."""
-    save_trajectories: int = 8
-    """How many trajectories of each step are written to trajectories.jsonl."""
-
-    def __post_init__(self) -> None:
-        for name in _AT_LEAST_ONE:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.temperature <= 0:
-            raise ValueError(f"temperature must be above 0 in training, not {self.temperature}")
-        if self.minibatches > self.rollouts:
-            raise ValueError(
-                f"{self.minibatches} minibatches cannot be cut from {self.batch_questions} questions x "
-                f"{self.group_size} responses"
-            )
-
-    @property
-    def rollouts(self) -> int:
-        """Episodes in a rollout batch."""
-        return self.batch_questions * self.group_size
-
-
-def question_order(questions: Sequence[Question], seed: int) -> Iterator[Question]:
-    """The questions without end, shuffled anew in each pass."""
-    if not questions:
-        raise ValueError("there is no question to train on")
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        for index in torch.randperm(len(questions), generator=generator).tolist():
-            yield questions[index]
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -104,13 +43,14 @@ class Trainer:
     Args:
         policy: is updated in place.
         algorithm: gives advantages and losses.
-        engine: samples from the same policy.
+        engine: samples; from the policy itself, or from a copy that follows it.
         tokenizer, retriever, rules: of the episodes.
         questions: to train on.
         config: of the loop.
         seed: of the minibatches.
-        reference: a frozen policy whose log-probs go into the batch, for algorithms with a KL to it.
+        reference: gives log-probs that go into the batch, for algorithms with a KL to it.
         critic: is updated in place, for algorithms that need values; a new one unless given.
+        ranks: this process among those that train together; each makes a trainer, from the same arguments.
     """
 
     policy: CausalLMPolicy
@@ -122,146 +62,154 @@ class Trainer:
     questions: Sequence[Question]
     config: TrainerConfig = field(default_factory=TrainerConfig)
     seed: int = 0
-    reference: CausalLMPolicy | None = None
+    reference: Reference | None = None
     critic: Critic | None = None
+    ranks: Ranks = ALONE
 
     def __post_init__(self) -> None:
         config = self.config
-        if self.critic is None and "values" in getattr(self.algorithm, "needs", ()):
-            self.critic = Critic(self.policy)
-        learners = [{"params": self.policy.parameters(), "lr": config.learning_rate}]
-        if self.critic is not None:
-            learners.append({"params": self.critic.parameters(), "lr": config.critic_learning_rate})
-        self.optimizer = torch.optim.AdamW(learners, weight_decay=config.weight_decay)
-        self._order = question_order(self.questions, config.question_seed)
-        self._generator = torch.Generator().manual_seed(self.seed)
+        fits(self.policy, self.rules)
+        if config.async_rollouts:
+            self.algorithm = corrected(self.algorithm)
+        self.learner = Learner(
+            self.policy,
+            self.algorithm,
+            config,
+            seed=self.seed,
+            reference=self.reference,
+            critic=self.critic,
+            ranks=self.ranks,
+        )
+        self.rollouts = Rollouts(
+            self.engine, self.tokenizer, self.retriever, self.rules, self.questions, config, self.ranks
+        )
         self.steps_done = 0
+        self._saved: tuple[Path, int] | None = None  # the folder and the step of the last checkpoint
 
-    def train(self, out: Path, on_step: Callable[[Metrics], None] = lambda _: None) -> None:
-        """Run `config.steps` steps; write metrics.jsonl and trajectories.jsonl into the folder `out`.
+    def train(self, out: Path, on_step: Callable[[Metrics], None] = lambda _: None, *, resume: bool = False) -> None:
+        """Run up to `config.steps` steps; write metrics.jsonl, trajectories.jsonl and checkpoints into a folder.
 
         Args:
-            out: is made if it is not there; files of an earlier run in it are replaced.
-            on_step: called with the metrics of each step.
+            out: the folder; is made if it is not there. Logs of an earlier run without checkpoints are replaced.
+            on_step: called with the metrics of each step, in every process, before its checkpoint.
+            resume: go on from the newest whole checkpoint in the folder; begin anew if there is none.
+
+        Raises:
+            CheckpointError: if there are checkpoints and `resume` is not set; if none of them is whole, or it is that of
+                a run with other settings; if one cannot be written.
         """
         out.mkdir(parents=True, exist_ok=True)
-        with (out / "metrics.jsonl").open("w", encoding="utf-8") as log:
-            for step in range(self.config.steps):
-                metrics, trajectories = self.step()
-                log.write(json.dumps(metrics) + "\n")
-                log.flush()  # whoever watches the run, or stops it, sees every step that is done
+        self.learner.wreckage = out / "diverged.pt"
+        self._begin(out, resume)
+        while self.steps_done < self.config.steps:
+            metrics, trajectories = self.step()
+            if self.ranks.leads:
+                with (out / "metrics.jsonl").open("a", encoding="utf-8") as log:
+                    log.write(json.dumps(metrics) + "\n")
                 saved = trajectories[: self.config.save_trajectories]
-                write_jsonl(out / "trajectories.jsonl", saved, append=step > 0)
-                on_step(metrics)
+                write_jsonl(out / "trajectories.jsonl", saved, append=True)
+            on_step(metrics)
+            every = self.config.save_every
+            if every and (self.steps_done % every == 0 or self.steps_done == self.config.steps):
+                self.save(out)
+
+    def _begin(self, out: Path, resume: bool) -> None:
+        """Load what an earlier run left in its folder, or see that nothing is lost by beginning anew."""
+        if resume:
+            folder = snapshot.load(self, out)
+            if folder is not None:
+                self._saved = out, self.steps_done
+                _log.info("going on from %s", folder)
+                return
+            _log.warning("there is no checkpoint in %s to go on from: beginning anew", out)
+        snapshot.require_none(self.ranks, out)
+        if self.ranks.leads:
+            for name in snapshot.LOGS:
+                (out / name).unlink(missing_ok=True)
+
+    def save(self, out: Path) -> None:
+        """Write a checkpoint into the run folder, unless that of this step was written there. All processes call it.
+
+        Raises:
+            CheckpointError: if it cannot be written.
+        """
+        if self._saved != (out, self.steps_done):
+            snapshot.save(self, out)
+            self._saved = out, self.steps_done
 
     def step(self) -> tuple[Metrics, list[Trajectory]]:
-        """One rollout batch and its updates."""
+        """One rollout batch and its updates: the metrics, and all episodes, those of other processes too."""
         seconds: dict[str, float] = {}
-        take_counts(self.retriever)  # what was searched for since the last step, in an evaluation, is not of this one
         with _timed(seconds, "rollout"):
-            trajectories, batch = self._roll_out()
-        counts = take_counts(self.retriever)
-        with _timed(seconds, "score"):
-            batch = self._scored(batch)
-        with _timed(seconds, "update"):
-            updates = self._update(self.algorithm.advantages(batch))
+            rollout = self._next_rollout()
+            parts: list[Rollout] = self.ranks.gather(rollout)
+        trajectories = [trajectory for part in parts for trajectory in part.trajectories]
+        batch = collate(trajectories, groups_of(trajectories, self.config.group_size), self.policy.device)
+        starts = [sum(len(part.trajectories) for part in parts[:rank]) for rank in range(len(parts))]
+        batch = batch.select([start + row for start, part in zip(starts, parts, strict=True) for row in part.kept])
+        updates: Metrics = {"updates": 0}
+        if len(batch):
+            with _timed(seconds, "score"):
+                batch = self.learner.score(batch)
+            with _timed(seconds, "update"):
+                updates = self.learner.update(self.algorithm.advantages(batch), self.steps_done)
         self.steps_done += 1
-        metrics = {"step": self.steps_done} | _of_rollouts(trajectories) | counts | updates | {"seconds": seconds}
-        trajectories = [replace(t, extra={"step": self.steps_done, "seed": self.seed}) for t in trajectories]
-        return metrics, trajectories
+        with _timed(seconds, "sync"):
+            # With rollouts that are made ahead, the engine takes the new weights when the next ones begin.
+            if not self.config.async_rollouts or self.steps_done == self.config.steps:
+                self.engine.sync(lambda: weights(self.policy))
+        seconds |= {"search": round(rollout.search_seconds, 3), "sampling": round(rollout.seconds, 3)}
+        metrics = {"step": self.steps_done} | of_rollouts(trajectories) | rollout.counts | updates
+        metrics |= {"seconds": seconds, "speed": _speed(metrics, seconds)}
+        self._watch(metrics)
+        return metrics, [replace(t, extra={"step": self.steps_done, "seed": self.seed}) for t in trajectories]
 
-    def _roll_out(self) -> tuple[list[Trajectory], Batch]:
-        """All episodes that were played, and the batch of those to learn from."""
-        config, trajectories = self.config, []
-        while True:
-            asked = [next(self._order) for _ in range(config.batch_questions)]
-            trajectories += play(
-                [question for question in asked for _ in range(config.group_size)],
-                engine=self.engine,
-                tokenizer=self.tokenizer,
-                retriever=self.retriever,
-                rules=self.rules,
-                temperature=config.temperature,
+    def _next_rollout(self) -> Rollout:
+        rollout = self.rollouts.take()
+        if self.config.async_rollouts and self.steps_done + 1 < self.config.steps:
+            self.engine.sync(lambda: weights(self.policy))
+            self.rollouts.begin()
+        return rollout
+
+    def _watch(self, metrics: Metrics) -> None:
+        """Say it when the policy drifts from the one that sampled, the first sign of a collapse (arXiv 2603.10069)."""
+        ratio = metrics.get("ratio_last")
+        metrics["drifting"] = float(ratio is not None and ratio < self.config.drift_alarm)
+        if metrics["drifting"]:
+            _log.warning(
+                "step %d: the mean ratio fell to %.3f, below %g", self.steps_done, ratio, self.config.drift_alarm
             )
-            # Groups are told by position: a question that is drawn twice makes two groups.
-            groups = [position // config.group_size for position in range(len(trajectories))]
-            batch = collate(trajectories, groups, self.policy.device)
-            if config.max_sampled_batches == 1:
-                return trajectories, batch
-            rows = informative(batch).nonzero().squeeze(1)
-            if len(rows) >= config.rollouts or len(trajectories) == config.max_sampled_batches * config.rollouts:
-                return trajectories, batch.select(rows[: config.rollouts])
+        if metrics.get("skipped"):
+            _log.warning(
+                "step %d: %.0f %% of its updates were skipped, for their loss or gradient was not finite",
+                self.steps_done,
+                100 * metrics["skipped"],
+            )
 
-    def _scored(self, batch: Batch) -> Batch:
-        """The batch with what policy, reference and critic say of it before the first update."""
-        scored = replace(batch, old_logprobs=self._logprobs(self.policy, batch))
-        if self.reference is not None:
-            scored = replace(scored, ref_logprobs=self._logprobs(self.reference, batch))
-        if self.critic is not None:
-            scored = self._valued(scored, self.critic)
-        return scored
 
-    @torch.no_grad()
-    def _valued(self, batch: Batch, critic: Critic) -> Batch:
-        values, final = torch.zeros_like(batch.old_logprobs), torch.zeros_like(batch.rewards)
-        for rows in self._micro_batches(batch):
-            part = batch.part(rows)
-            values[rows], final[rows] = critic(*part.inputs(), part.mask)
-        return replace(batch, values=values, final_values=final)
+def fits(policy: CausalLMPolicy, rules: Rules) -> None:
+    """Raise ValueError if an episode may be longer than the policy can read."""
+    longest = context_of(policy)
+    if longest is not None and rules.max_context_tokens > longest:
+        raise ValueError(
+            f"an episode may have {rules.max_context_tokens} tokens (max_context_tokens), but the model reads no more "
+            f"than {longest}: lower the one, or take a model with a longer context"
+        )
 
-    @torch.no_grad()
-    def _logprobs(self, policy: CausalLMPolicy, batch: Batch) -> torch.Tensor:
-        logprobs = torch.zeros_like(batch.old_logprobs)
-        for rows in self._micro_batches(batch):
-            part = batch.part(rows)
-            logprobs[rows] = policy(*part.inputs(), part.mask, self.config.temperature).logprobs
-        return logprobs
 
-    def _micro_batches(self, batch: Batch) -> list[list[int]]:
-        return cut_by_length(batch.inputs()[1].tolist(), self.config.micro_batch_tokens)
+def corrected(algorithm: Algorithm) -> Algorithm:
+    """The algorithm with truncated importance sampling, unless it has a correction of its own.
 
-    def _update(self, batch: Batch) -> Metrics:
-        """All updates on one rollout batch: means of their metrics, and the drift at the last."""
-        rows: list[Metrics] = []
-        drift: Metrics = {}
-        for _ in range(self.config.epochs):
-            order = torch.randperm(len(batch), generator=self._generator)
-            for chosen in order.tensor_split(self.config.minibatches):
-                metrics, drift = self._update_once(batch.select(chosen.to(batch.mask.device)), first=not rows)
-                rows.append(metrics)
-        names = dict.fromkeys(name for row in rows for name in row)
-        means = {name: _finite(sum(row.get(name, 0.0) for row in rows) / len(rows)) for name in names}
-        return means | {"updates": len(rows)} | {name: _finite(value) for name, value in drift.items()}
-
-    def _update_once(self, minibatch: Batch, first: bool) -> tuple[Metrics, Metrics]:
-        """One optimiser step on a minibatch, its gradient accumulated over micro-batches."""
-        self.optimizer.zero_grad()
-        totals: dict[str, float] = {}
-        log_ratio = torch.zeros_like(minibatch.old_logprobs)
-        for rows in self._micro_batches(minibatch):
-            part = minibatch.part(rows)
-            scores = self.policy(*part.inputs(), part.mask, self.config.temperature)
-            if first:
-                # The policy is still the one that sampled, so its ratios are 1: exactly, not up to the rounding of
-                # two forward passes, which would tell r < 1 from r = 1 at random.
-                part = replace(part, old_logprobs=scores.logprobs.detach())
-            critic = {} if self.critic is None else {"values": self.critic(*part.inputs(), part.mask).values}
-            out = self.algorithm.loss(part, scores.logprobs, scores.entropy, **critic)
-            out.loss.backward()
-            log_ratio[rows] = scores.logprobs.detach() - part.old_logprobs
-            for name, value in ({"loss": out.loss.detach()} | out.metrics).items():
-                totals[name] = totals.get(name, 0.0) + value.item()
-        norms = {"grad_norm": self._clip_gradient(self.policy)}
-        if self.critic is not None:
-            norms["critic_grad_norm"] = self._clip_gradient(self.critic)
-        usable = all(map(math.isfinite, norms.values()))
-        if usable:  # a step along NaN would lose the policy
-            self.optimizer.step()
-        return totals | norms | {"skipped": float(not usable)}, ratio_drift(log_ratio, minibatch.mask)
-
-    def _clip_gradient(self, learner: torch.nn.Module) -> float:
-        """Its norm before it was clipped."""
-        return torch.nn.utils.clip_grad_norm_(learner.parameters(), self.config.max_grad_norm).item()
+    Raises:
+        ValueError: if it has no such option.
+    """
+    correction = getattr(algorithm, "correction", None)
+    if correction is None or not is_dataclass(algorithm) or isinstance(algorithm, type):
+        raise ValueError(
+            f"async_rollouts = 1 needs an algorithm with an option `correction`, and {type(algorithm).__name__} has "
+            "none: rollouts of an older policy would count as those of the present one"
+        )
+    return replace(algorithm, correction="token-truncate") if correction == "none" else algorithm
 
 
 @contextmanager
@@ -272,7 +220,7 @@ def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
     seconds[phase] = round(time.perf_counter() - start, 3)
 
 
-def _of_rollouts(trajectories: Sequence[Trajectory]) -> Metrics:
+def of_rollouts(trajectories: Sequence[Trajectory]) -> Metrics:
     """What the trajectories of a step say: their number, and means over them."""
     count = len(trajectories)
     return {
@@ -289,6 +237,20 @@ def _of_rollouts(trajectories: Sequence[Trajectory]) -> Metrics:
     }
 
 
-def _finite(value: float) -> float | None:
-    """The value, or None (JSON's null) where JSON has no word for it."""
-    return value if math.isfinite(value) else None
+def _speed(metrics: Metrics, seconds: dict[str, float]) -> dict[str, Any]:
+    """Tokens a second of all processes, and the most memory that this one has had."""
+    sampled, read = (metrics["episodes"] * metrics[name] for name in ("policy_tokens", "tokens"))
+    training = seconds.get("score", 0.0) + seconds.get("update", 0.0)
+    return {
+        "sampled_per_second": round(sampled / seconds["sampling"], 1) if seconds["sampling"] else None,
+        "trained_per_second": round(read / training, 1) if training else None,
+        "peak_memory_gib": round(peak_memory() / 2**30, 2),
+    }
+
+
+def peak_memory() -> int:
+    """The most memory that this process has had, in bytes: on its GPU where it has one, else resident."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts in bytes, Linux in KiB

@@ -10,7 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from algos.training.policy import CausalLMPolicy, load_policy
+from algos.training.loading import load_policy
+from algos.training.policy import CausalLMPolicy
 from experiments import models
 from search_gym import tokenizers
 

@@ -15,10 +15,11 @@ import pytest
 from search_server import SearchServer
 
 import algos
+from algos.training.config import TrainerConfig
 from algos.training.engines.hf import HFEngine
 from algos.training.evaluation import evaluate
-from algos.training.policy import load_policy
-from algos.training.trainer import Trainer, TrainerConfig
+from algos.training.loading import load_policy
+from algos.training.trainer import Trainer
 from experiments import ablate, models
 from experiments.config import Task
 from search_gym import SearchError, sources, tokenizers

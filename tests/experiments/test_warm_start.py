@@ -10,7 +10,7 @@ import pytest
 
 from algos.training.engines.hf import HFEngine
 from algos.training.evaluation import evaluate
-from algos.training.policy import load_policy
+from algos.training.loading import load_policy
 from experiments import models, warm_start
 from experiments.config import Task
 from experiments.demonstrations import Demonstrator, Noise

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from algos.training.policy import CausalLMPolicy, load_policy
+from algos.training.loading import load_policy
+from algos.training.policy import CausalLMPolicy
 
 VOCABULARY = 40
 

@@ -13,9 +13,11 @@ import torch
 import algos
 from algos.batch import Batch, Loss
 from algos.dapo import informative
+from algos.training.config import TrainerConfig
 from algos.training.engines.hf import HFEngine
 from algos.training.policy import CausalLMPolicy
-from algos.training.trainer import Trainer, TrainerConfig, question_order
+from algos.training.rollouts import QuestionOrder
+from algos.training.trainer import Trainer
 from experiments.warm_start import embedded_model
 from search_gym import Question, Rules, World, sources, tokenizers
 from search_gym.rewards import Outcome
@@ -77,7 +79,9 @@ def test_a_run_repeats_to_the_last_digit(tmp_path: Path) -> None:
     for name in ("a", "b"):
         lively().train(tmp_path / name)
         rows = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
-        assert all(set(row.pop("seconds")) == {"rollout", "score", "update"} for row in rows)
+        phases = {"rollout", "sampling", "search", "score", "update", "sync"}
+        assert all(set(row.pop("seconds")) == phases for row in rows)
+        assert all(row.pop("speed")["peak_memory_gib"] > 0 for row in rows)
         logs.append(rows)
     assert logs[0] == logs[1]
     assert [row["step"] for row in logs[0]] == [1, 2]
@@ -88,7 +92,7 @@ def test_micro_batches_change_nothing() -> None:
     made = [lively(replace(CONFIG, micro_batch_tokens=tokens)) for tokens in (1, 10_000)]
     metrics = [one.step()[0] for one in made]
     for name, value in metrics[0].items():
-        if name != "seconds":
+        if name not in ("seconds", "speed"):
             assert value == pytest.approx(metrics[1][name], rel=1e-3, abs=1e-5), name
     assert torch.allclose(weights(made[0]), weights(made[1]), atol=1e-4)
 
@@ -128,7 +132,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted() -> None:
     before = weights(made)
     metrics, _ = made.step()
     assert torch.equal(weights(made), before)
-    assert not made.optimizer.state
+    assert not made.learner.optimizer.state
     assert (metrics["skipped"], metrics["loss"], metrics["grad_norm"]) == (1.0, None, None)
     json.dumps(metrics, allow_nan=False)
 
@@ -142,12 +146,12 @@ def test_a_reference_policy_enters_the_batch() -> None:
 
 
 def test_a_critic_is_made_for_an_algorithm_that_needs_one() -> None:
-    assert trainer().critic is None
+    assert trainer().learner.critic is None
     made = replace(trainer(rules=replace(RULES, reward=coin)), algorithm=algos.make("ppo"))
-    assert made.critic is not None
-    before = made.critic.value.weight.detach().clone()
+    assert made.learner.critic is not None
+    before = made.learner.critic.value.weight.detach().clone()
     metrics, _ = made.step()
-    assert not torch.equal(made.critic.value.weight, before)
+    assert not torch.equal(made.learner.critic.value.weight, before)
     assert metrics["critic_grad_norm"] > 0
     assert metrics["value_error"] >= 0
 
@@ -155,8 +159,8 @@ def test_a_critic_is_made_for_an_algorithm_that_needs_one() -> None:
 def test_a_critic_learns_at_its_own_rate() -> None:
     still = replace(trainer(replace(CONFIG, critic_learning_rate=0.0)), algorithm=algos.make("ppo"))
     still.step()
-    assert still.critic is not None
-    assert not still.critic.value.weight.any()
+    assert still.learner.critic is not None
+    assert not still.learner.critic.value.weight.any()
 
 
 def test_a_critic_s_gradient_that_is_not_finite_stops_both() -> None:
@@ -170,7 +174,7 @@ def test_a_critic_s_gradient_that_is_not_finite_stops_both() -> None:
     before = weights(made)
     metrics, _ = made.step()
     assert torch.equal(weights(made), before)
-    assert not made.optimizer.state
+    assert not made.learner.optimizer.state
     assert metrics["skipped"] == 1.0
     assert metrics["critic_grad_norm"] is None
 
@@ -237,13 +241,18 @@ def test_it_learns_what_is_rewarded(name: str) -> None:
 
 def test_every_question_comes_once_a_pass_and_the_order_is_the_seed_s() -> None:
     questions = [Question(str(i), "?", ("x",)) for i in range(5)]
-    order = question_order(questions, seed=3)
-    first, second = ([next(order).id for _ in questions] for _ in range(2))
+
+    def ids(order: QuestionOrder, count: int) -> list[str]:
+        return [question.id for question in order.take(count)]
+
+    order = QuestionOrder(questions, seed=3)
+    first, second = ids(order, 5), ids(order, 5)
     assert sorted(first) == sorted(second) == ["0", "1", "2", "3", "4"]
-    again = question_order(questions, seed=3)
-    assert [next(again).id for _ in range(10)] == first + second
-    other = question_order(questions, seed=4)
-    assert [next(other).id for _ in range(10)] != first + second
+    assert first != second
+    again = QuestionOrder(questions, seed=3)
+    again.position = 3
+    assert ids(again, 7) == (first + second)[3:]
+    assert ids(QuestionOrder(questions, seed=4), 10) != first + second
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,209 @@
+"""Learner: what turns a batch into a better policy. Everything that has a gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from algos import Algorithm, Batch
+from algos.training.collate import cut_by_length
+from algos.training.config import TrainerConfig
+from algos.training.critic import Critic
+from algos.training.distributed import ALONE, Ranks, share, whole
+from algos.training.drift import ratio_drift
+from algos.training.policy import CausalLMPolicy, Scores
+
+Metrics = dict[str, Any]
+Reference = Callable[[Tensor, Tensor, Tensor, float], Scores]
+"""(ids, lengths, mask, temperature) -> scores: a frozen `CausalLMPolicy`, or `lora.base_of(policy)`."""
+
+
+class Diverged(RuntimeError):
+    """Too many updates in a row had a loss or a gradient that was not finite."""
+
+
+class Learner:
+    """Scores batches and updates a policy on them.
+
+    Over several processes all hold the same batch, each runs its share of the micro-batches, and gradients are summed:
+    the update is that of one process, to rounding.
+
+    Args:
+        policy: is updated in place.
+        algorithm: gives advantages and losses.
+        config: of the loop.
+        seed: of the minibatches.
+        reference: gives log-probs that go into the batch, for algorithms with a KL to it.
+        critic: is updated in place, for algorithms that need values; a new one unless given.
+        ranks: this process among those that train together.
+        wreckage: where the batch goes that the run stopped at, should it diverge.
+    """
+
+    def __init__(
+        self,
+        policy: CausalLMPolicy,
+        algorithm: Algorithm,
+        config: TrainerConfig,
+        *,
+        seed: int = 0,
+        reference: Reference | None = None,
+        critic: Critic | None = None,
+        ranks: Ranks = ALONE,
+        wreckage: Path = Path("diverged.pt"),
+    ) -> None:
+        if critic is None and "values" in getattr(algorithm, "needs", ()):
+            critic = Critic(policy)
+        self.policy, self.critic, self.reference = policy, critic, reference
+        self.algorithm, self.config, self.ranks, self.wreckage = algorithm, config, ranks, wreckage
+        half = config.precision == "bf16"
+        if isinstance(reference, nn.Module):
+            self.reference = ranks.wrap(reference.requires_grad_(False), half)
+        self._policy = ranks.wrap(policy, half)
+        self._critic = None if critic is None else ranks.wrap(critic, half)
+        self._trained = [self._policy] if self._critic is None else [self._policy, self._critic]
+        rates = (config.learning_rate, config.critic_learning_rate)
+        learners = [
+            {"params": [p for p in module.parameters() if p.requires_grad], "lr": rate, "full": rate}
+            for module, rate in zip(self._trained, rates, strict=False)
+        ]
+        self.optimizer = torch.optim.AdamW(learners, weight_decay=config.weight_decay)
+        self.generator = torch.Generator().manual_seed(seed)
+        """Of the minibatches."""
+        self.skipped_in_a_row = 0
+        """Updates without a finite gradient since the last one that had one."""
+
+    @torch.no_grad()
+    def score(self, batch: Batch) -> Batch:
+        """The batch with what policy, reference and critic say of it before the first update."""
+        # A single update takes the log-probs of its own forward pass: see `_backward`.
+        if self.config.updates > 1 or self.reference is not None:
+            batch = replace(batch, old_logprobs=self._logprobs(self._policy, batch))
+        if self.reference is not None:
+            batch = replace(batch, ref_logprobs=self._logprobs(self.reference, batch))
+        if self._critic is not None:
+            values, final = torch.zeros_like(batch.old_logprobs), torch.zeros_like(batch.rewards)
+            for part, rows in self._parts(batch):
+                with self._precision():
+                    found = self._critic(*part.inputs(), part.mask)
+                if rows:
+                    values[rows], final[rows] = found.values, found.final
+            batch = replace(batch, values=self.ranks.total(values), final_values=self.ranks.total(final))
+        return batch
+
+    def _logprobs(self, scorer: Callable[..., Scores], batch: Batch) -> Tensor:
+        logprobs = torch.zeros_like(batch.old_logprobs)
+        for part, rows in self._parts(batch):
+            with self._precision():
+                scores = scorer(*part.inputs(), part.mask, self.config.temperature)
+            if rows:
+                logprobs[rows] = scores.logprobs
+        return self.ranks.total(logprobs)
+
+    def _parts(self, batch: Batch) -> list[tuple[Batch, list[int]]]:
+        """This process's micro-batches and their rows. It has as many as every other: where there is nothing left to do
+        it gets any row, for others may wait for it in each pass, and no row numbers."""
+        lengths = batch.inputs()[1].tolist()
+        parts = share(cut_by_length(lengths, self.config.micro_batch_tokens), self.ranks.rank, self.ranks.count)
+        shortest = lengths.index(min(lengths))
+        return [(batch.part(rows or [shortest]), rows) for rows in parts]
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.policy.device.type, torch.bfloat16, enabled=self.config.precision == "bf16")
+
+    def update(self, batch: Batch, step: int) -> Metrics:
+        """All updates on one rollout batch that has its advantages.
+
+        Args:
+            batch: the whole one, the same in every process.
+            step: counted from 0, for the schedule.
+
+        Returns:
+            Means of the metrics of all updates, and the drift at the last.
+
+        Raises:
+            Diverged: if too many updates in a row were skipped.
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["full"] * self.config.rate(step)
+        rows: list[Metrics] = []
+        drift: Metrics = {}
+        for _ in range(self.config.epochs):
+            order = torch.randperm(len(batch), generator=self.generator)
+            for chosen in order.tensor_split(self.config.minibatches):
+                if len(chosen):  # dynamic sampling may have found fewer rows than there are minibatches
+                    metrics, drift = self._update_once(batch.select(chosen.to(batch.mask.device)), first=not rows)
+                    rows.append(metrics)
+        names = dict.fromkeys(name for row in rows for name in row)
+        means = {name: _finite(sum(row.get(name, 0.0) for row in rows) / len(rows)) for name in names}
+        means |= {"updates": len(rows), "learning_rate": self.optimizer.param_groups[0]["lr"]}
+        return means | {name: _finite(value) for name, value in drift.items()}
+
+    def _update_once(self, minibatch: Batch, first: bool) -> tuple[Metrics, Metrics]:
+        """One optimiser step on a minibatch, its gradient accumulated over micro-batches."""
+        self.optimizer.zero_grad()
+        shares: dict[str, float] = {}
+        log_ratio = torch.zeros_like(minibatch.old_logprobs)
+        parts = self._parts(minibatch)
+        for number, (part, rows) in enumerate(parts):
+            with self.ranks.accumulating(self._trained, last=number == len(parts) - 1):
+                found, change = self._backward(part, first, idle=not rows)
+            if rows:
+                log_ratio[rows] = change
+                shares = {name: shares.get(name, 0.0) + value for name, value in found.items()}
+        totals: Metrics = {}
+        for of_rank in self.ranks.gather(shares):
+            totals |= {name: totals.get(name, 0.0) + value for name, value in of_rank.items()}
+        groups = zip(("grad_norm", "critic_grad_norm"), self.optimizer.param_groups, strict=False)
+        norms = {name: self._clip_gradient(group["params"]) for name, group in groups}
+        usable = all(map(math.isfinite, (totals["loss"], *norms.values())))
+        if usable:  # a step along NaN would lose the policy
+            self.optimizer.step()
+        self._count_skip(usable, minibatch)
+        drift = ratio_drift(self.ranks.total(log_ratio), minibatch.mask)
+        return totals | norms | {"skipped": float(not usable)}, drift
+
+    def _backward(self, part: Batch, first: bool, idle: bool) -> tuple[dict[str, float], Tensor]:
+        """Add a micro-batch's share to the gradient; its metrics, and log(pi / pi_old) [b, T] of its rows."""
+        with self._precision():
+            scores = self._policy(*part.inputs(), part.mask, self.config.temperature)
+            critic = {} if self._critic is None else {"values": self._critic(*part.inputs(), part.mask).values}
+        if first:
+            # The policy is still the one that sampled, so its ratios are 1: exactly, not up to the rounding of
+            # two forward passes, which would tell r < 1 from r = 1 at random.
+            part = replace(part, old_logprobs=scores.logprobs.detach())
+        out = self.algorithm.loss(part, scores.logprobs, scores.entropy, **critic)
+        # Gradients are averaged over the processes, and the shares of all are to be summed. Who has nothing to do runs
+        # along with a gradient of 0, on a row whose loss is counted elsewhere.
+        (out.loss * (0.0 if idle else float(self.ranks.count))).backward()
+        metrics = {name: value.item() for name, value in ({"loss": out.loss.detach()} | out.metrics).items()}
+        return metrics, scores.logprobs.detach() - part.old_logprobs
+
+    def _clip_gradient(self, parameters: list[nn.Parameter]) -> float:
+        """The norm of their gradient before it was clipped."""
+        norm = nn.utils.clip_grad_norm_(parameters, self.config.max_grad_norm)
+        return whole(norm).item()
+
+    def _count_skip(self, usable: bool, minibatch: Batch) -> None:
+        self.skipped_in_a_row = 0 if usable else self.skipped_in_a_row + 1
+        if self.skipped_in_a_row <= self.config.max_skips:
+            return
+        if self.ranks.leads:
+            self.wreckage.parent.mkdir(parents=True, exist_ok=True)
+            torch.save(dict(minibatch.tensors()), self.wreckage)
+        raise Diverged(
+            f"{self.skipped_in_a_row} updates in a row had a loss or gradient that is not finite. The minibatch of the "
+            f"last one is in {self.wreckage} (torch.load gives its tensors by name). A lower learning rate or "
+            "max_grad_norm often helps; precision = fp32 tells whether rounding is the cause"
+        )
+
+
+def _finite(value: float) -> float | None:
+    """The value, or None (JSON's null) where JSON has no word for it."""
+    return value if math.isfinite(value) else None

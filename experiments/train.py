@@ -1,0 +1,155 @@
+"""Trains a policy: one algorithm, one seed, on one machine or many, safe to interrupt.
+
+python experiments/train.py --model smollm2 --algo sapo
+accelerate launch --num_processes 8 experiments/train.py --preset sapo-3b
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+# See experiments/ablate.py.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+from algos.training.checkpoint import CheckpointError
+from algos.training.distributed import Ranks, open_ranks
+from algos.training.learner import Diverged, Metrics
+from algos.training.loading import save_policy
+from algos.training.lora import weights
+from algos.training.tracking import Trackers
+from algos.training.trainer import Trainer, of_rollouts
+from experiments.provenance import environment, write_json
+from experiments.running import Setting, open_trainer, options_of
+from experiments.train_config import TrainConfig, parse
+from search_gym import tokenizers
+from search_gym.retrieval.strict import SearchError
+from search_gym.trajectory import write_jsonl
+
+
+@dataclass
+class Run:
+    """A run that is set up."""
+
+    config: TrainConfig
+    setting: Setting
+    ranks: Ranks
+    trainer: Trainer
+    console: Console
+
+    @classmethod
+    def open(cls, config: TrainConfig, ranks: Ranks, console: Console) -> Run:
+        """Load everything, so that what is missing is said before anything is trained."""
+        setting = Setting.open(config.task, config.model)
+        trainer = open_trainer(
+            setting,
+            config.algo,
+            config.trainer,
+            seed=config.seed,
+            policy=config.policy,
+            engine=config.engine,
+            ranks=ranks,
+        )
+        return cls(config, setting, ranks, trainer, console)
+
+    def train(self) -> None:
+        """Train to the end; evaluate on the way; leave the policy, its dialogues and a result in the run folder."""
+        config, out, trainer = self.config, self.config.out, self.trainer
+        settings = json.loads(json.dumps(asdict(config), default=str))
+        trackers = Trackers(config.track if self.ranks.leads else (), out, settings)
+        evaluations = out / "evaluations"
+
+        def on_step(metrics: Metrics) -> None:
+            step = metrics["step"]
+            if config.evaluate_every and step % config.evaluate_every == 0 and step < config.trainer.steps:
+                metrics = metrics | {"held_out": self.evaluate(evaluations, step)}
+            trackers.log(metrics)
+            if self.ranks.leads:
+                self.console.print(line(metrics, config.trainer.steps))
+
+        if self.ranks.leads:
+            out.mkdir(parents=True, exist_ok=True)
+            write_json(out / "config.json", settings | {"options": options_of(trainer.algorithm)})
+            write_json(out / "environment.json", environment())
+        if config.evaluate_every and not config.resume:
+            self.evaluate(evaluations, 0)
+        trainer.train(out, on_step, resume=config.resume)
+        if config.trainer.save_every:
+            trainer.save(out)
+        held_out = self.evaluate(evaluations, trainer.steps_done)
+        save_policy(trainer.policy, out / "policy", leads=self.ranks.leads)
+        if self.ranks.leads:
+            tokenizers.copy_files(self.setting.model, out / "policy")
+            write_json(out / "result.json", {"algorithm": config.algo, "seed": config.seed, "held_out": held_out})
+            self.console.print(f"Policy: {out / 'policy'}\nMetrics: {out / 'metrics.jsonl'}")
+        trackers.close()
+
+    def evaluate(self, folder: Path, step: int) -> dict[str, Any]:
+        """Answer the held-out questions greedily, each process its share; the dialogues go to step-000012.jsonl."""
+        share = self.setting.held_out[self.ranks.rank :: self.ranks.count]
+        with self.trainer.rollouts.paused() as engine:
+            engine.sync(lambda: weights(self.trainer.policy))
+            answered = self.setting.evaluate(engine, share, self.config.batch_episodes) if share else []
+        trajectories = [t for part in self.ranks.gather(answered) for t in part]
+        found = of_rollouts(trajectories)
+        if self.ranks.leads:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_jsonl(folder / f"step-{step:06}.jsonl", trajectories)
+            self.console.print(
+                f"step {step}: held out, greedy, {len(trajectories)} questions: EM {found['em']:.3f}  F1 "
+                f"{found['f1']:.3f}  searches {found['searches']:.2f}"
+            )
+        return found
+
+
+def line(metrics: Metrics, steps: int) -> str:
+    """A step in one line."""
+    parts = [f"step {metrics['step']}/{steps}"]
+    parts += [f"{name} {metrics[name]:.3f}" for name in ("reward", "em", "searches")]
+    for name, digits in (("ratio", 4), ("entropy", 3), ("grad_norm", 3)):
+        if metrics.get(name) is not None:
+            parts.append(f"{name.replace('_', ' ')} {metrics[name]:.{digits}f}")
+    seconds = metrics["seconds"]
+    parts.append(f"{sum(seconds.get(phase, 0) for phase in ('rollout', 'score', 'update', 'sync')):.1f} s")
+    return "  ".join(parts)
+
+
+def stopped_by(work: Callable[[], None], console: Console) -> int:
+    """Run; what stops it becomes a message and an exit code."""
+    try:
+        work()
+    except (SearchError, Diverged, CheckpointError) as error:
+        print(f"train: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        console.print("\nStopped. The same command with --resume goes on from the newest checkpoint.")
+        return 130
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; 0 when all is done, 1 when the run had to stop, 2 for settings that cannot be used, 130 when it was
+    stopped."""
+    console = Console()
+    logging.basicConfig(format="%(message)s", handlers=[RichHandler(console=console, show_path=False)])
+    sys.path.append(str(Path.cwd()))  # for --algo package.module:Name; a script has its own folder on the path instead
+    try:
+        config = parse(argv)
+        run = Run.open(config, open_ranks(config.shard, config.device or None), console)
+    except (ValueError, TypeError, ImportError, FileNotFoundError) as error:
+        print(f"train: error: {error}", file=sys.stderr)
+        return 2
+    return stopped_by(run.train, console)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
