@@ -161,10 +161,6 @@ def begun(
         if request.key in taken:
             raise ValueError(f"{where}: a sequence of that key is being sampled")
         taken.add(request.key)
-        if request.max_tokens < 1:
-            raise ValueError(f"{where} asks for less than one token: leave sequences without room out")
-        if not request.ids:
-            raise ValueError(f"{where} has no ids: a sequence begins with at least one")
         if request.temperature != 0 and not _TEMPERATURES[0] <= request.temperature <= _TEMPERATURES[1]:
             raise ValueError(
                 f"{where}: vLLM samples at a temperature of 0 or from {_TEMPERATURES[0]} to {_TEMPERATURES[1]}, not "

@@ -1,5 +1,8 @@
 """VLLMEngine: samples with vLLM in the same process."""
 
+# vLLM lives in an environment of its own, where pyright does not look.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 import os
