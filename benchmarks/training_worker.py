@@ -87,12 +87,12 @@ def open_model(request: Request, rows: list[Row]) -> Any:
 
 def memory(name: str) -> float:
     """VmRSS or VmHWM of this process, in MiB."""
-    with open("/proc/self/status") as file:
+    with Path("/proc/self/status").open() as file:
         return next(int(line.split()[1]) / 1024 for line in file if line.startswith(name))
 
 
 def measure(request: Request) -> dict[str, float]:
-    """Seconds of one step by the clock and of the processor, and how far memory rose above that of a model with its gradients, in MiB."""
+    """Seconds of one step, by the clock and of the processor, and how far memory rose above the model's own, in MiB."""
     rows = load(Path(request.rows))
     model = open_model(request, rows)
     module, name = WAYS[request.way].split(":")

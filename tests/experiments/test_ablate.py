@@ -33,7 +33,7 @@ def run(out: Path, *options: str) -> int:
 
 def untimed(path: Path) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+    return [{name: value for name, value in row.items() if name not in ("seconds", "speed")} for row in rows]
 
 
 def played(folder: Path) -> list[tuple[int, ...]]:
