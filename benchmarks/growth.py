@@ -122,6 +122,8 @@ def draw(points: Sequence[Point], path: Path) -> None:
             style = "--" if slope == 1 else ":"
             plot.loglog(x, y[0] * (x / x[0]) ** slope, style, color="gray", label=f"slope {slope}")
         plot.set(title=f"seconds over {title}", xlabel=title)
+        plot.set_xticks(x, [f"{size / 1e6:.1f} M" if size >= 1e6 / 2 else f"{size:,.0f}" for size in x])
+        plot.minorticks_off()
         plot.grid(alpha=0.3)
         plot.legend()
     figure.savefig(path, dpi=110)

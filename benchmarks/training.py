@@ -6,10 +6,11 @@ python benchmarks/training.py --peers-python .venv-peers/bin/python
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -100,7 +101,7 @@ def compare(request: Request, pythons: Mapping[str, Path], rounds: int, threads:
             for way, python in pythons.items():
                 kept = Path(folder) / way
                 measured = run(replace(request, way=way, gradients=str(kept)), python, threads)
-                apart = 0.0 if request.head_only else difference(Path(folder) / OURS, kept)
+                apart = math.nan if request.head_only else difference(Path(folder) / OURS, kept)
                 if apart > TOLERANCE and not request.bfloat16:
                     raise ValueError(f"{way}: gradients differ from ours by {apart:.1e}, more than {TOLERANCE:.0e}")
                 found[way].append({**measured, "apart": apart})
@@ -108,7 +109,7 @@ def compare(request: Request, pythons: Mapping[str, Path], rounds: int, threads:
     return found
 
 
-def table(found: Mapping[str, list[Measured]]) -> Iterator[str]:
+def table(found: Mapping[str, Sequence[Measured]]) -> Iterator[str]:
     """Medians of a setting, and how much of the time and memory of each other way ours takes."""
     columns = ("processor, s", "tensors, MiB", "process, MiB", "ours, time", "ours, tensors", "gradients apart")
     yield f"| way | {' | '.join(columns)} |"
@@ -121,7 +122,8 @@ def table(found: Mapping[str, list[Measured]]) -> Iterator[str]:
         def share(name: str, rows: Iterable[Measured] = rows) -> str:
             return f"{median(our[name] / row[name] for our, row in zip(found[OURS], rows, strict=True)):.2f}"
 
-        ratios = "| |" if way == OURS else f"{share('cpu_seconds')} | {share('held_mib')} | {middle('apart'):.0e}"
+        apart = "" if math.isnan(middle("apart")) else f"{middle('apart'):.0e}"
+        ratios = "| |" if way == OURS else f"{share('cpu_seconds')} | {share('held_mib')} | {apart}"
         shown = f"{middle('cpu_seconds'):.1f} | {middle('held_mib'):,.0f} | {middle('peak_mib'):,.0f}"
         yield f"| {way} | {shown} | {ratios} |"
 
