@@ -35,7 +35,7 @@ WAYS = {
     "TRL": "benchmarks.training_trl:fused_head",
     "TRL, logits": "benchmarks.training_trl:completion_logits",
 }
-COMPARED = ("embed_tokens", "layers.0.self_attn.q_proj", "norm")
+COMPARED = ("model.embed_tokens.", "model.layers.0.self_attn.q_proj.", "model.norm.")
 """Parameters whose gradients are kept, their first 64 rows, to compare ways."""
 
 
@@ -63,8 +63,9 @@ class Request:
 class Given(nn.Module):
     """In the place of a transformer: hidden states that are there already."""
 
-    def __init__(self, rows: int, width: int, size: int) -> None:
+    def __init__(self, embedding: nn.Module, rows: int, width: int, size: int) -> None:
         super().__init__()
+        self.embed_tokens = embedding  # a model without one counts as one without a head
         generator = torch.Generator().manual_seed(0)
         self.states = nn.Parameter(torch.randn(rows, width, size, generator=generator))
 
@@ -79,7 +80,7 @@ def open_model(request: Request, rows: list[Row]) -> Any:
     model = AutoModelForCausalLM.from_pretrained(request.model, dtype=torch.float32)
     if request.head_only:
         width = max(len(row.prompt) for row in rows) + max(len(row.response) for row in rows)
-        model.model = Given(request.micro_rows, width, model.config.hidden_size)
+        model.model = Given(model.get_input_embeddings(), request.micro_rows, width, model.config.hidden_size)
     if request.checkpointing:
         model.activation_checkpointing_enable({"use_reentrant": False})
     return model.train()
@@ -87,44 +88,49 @@ def open_model(request: Request, rows: list[Row]) -> Any:
 
 def memory(name: str) -> float:
     """VmRSS or VmHWM of this process, in MiB."""
-    with Path("/proc/self/status").open() as file:
-        return next(int(line.split()[1]) / 1024 for line in file if line.startswith(name))
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
+
+
+def find(way: str) -> Way:
+    """The function of a way, imported here, for each of them needs other packages."""
+    module, name = WAYS[way].split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def step(way: Way, model: Any, rows: list[Row], micro_rows: int, bfloat16: bool) -> float:
+    """Add a minibatch's gradients to those that are there; its loss."""
+    total = 0.0
+    losses = way(model, rows, micro_rows)
+    while True:
+        with torch.autocast("cpu", torch.bfloat16) if bfloat16 else nullcontext():
+            loss = next(losses, None)
+        if loss is None:
+            return total
+        loss.backward()
+        total += loss.item()
 
 
 def measure(request: Request) -> dict[str, float]:
-    """Seconds of one step, by the clock and of the processor, and how far memory rose above the model's own, in MiB."""
+    """Seconds of one step by the clock and of the processor, and how far memory rose above that of a model with its
+    gradients, in MiB."""
     rows = load(Path(request.rows))
-    model = open_model(request, rows)
-    module, name = WAYS[request.way].split(":")
-    way: Way = getattr(importlib.import_module(module), name)
-
-    def step(rows: list[Row], micro_rows: int) -> float:
-        total = 0.0
-        context = torch.autocast("cpu", torch.bfloat16) if request.bfloat16 else nullcontext()
-        losses = way(model, rows, micro_rows)
-        while True:
-            with context:
-                loss = next(losses, None)
-            if loss is None:
-                return total
-            loss.backward()
-            total += loss.item()
-
+    model, way = open_model(request, rows), find(request.way)
     short = [Row(row.prompt[:8], row.response[:8], [1] * 8, row.advantage) for row in rows[:1]]
-    step(short, 1)  # what is loaded or made once, and the gradients themselves
+    step(way, model, short, 1, request.bfloat16)  # what is loaded or made once, and the gradients themselves
     for parameter in model.parameters():
         if parameter.grad is not None:
             parameter.grad.zero_()
     before = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     started, used = time.perf_counter(), time.process_time()
-    loss = step(rows, request.micro_rows)
+    loss = step(way, model, rows, request.micro_rows, request.bfloat16)
     seconds, used = time.perf_counter() - started, time.process_time() - used
     peak = memory("VmHWM") - before
-    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     norm = torch.stack([gradient.norm() for gradient in gradients.values()]).norm().item()
     if request.gradients:
-        kept = {n: g[:64].clone() for n, g in gradients.items() if n.removeprefix("model.").startswith(COMPARED)}
+        kept = {name: g[:64].clone() for name, g in gradients.items() if name.startswith(COMPARED)}
         torch.save(kept, request.gradients)
     return {"seconds": seconds, "cpu_seconds": used, "peak_mib": peak, "loss": loss, "norm": norm}
 
