@@ -145,19 +145,20 @@ class HFEngine:
         """Read the new ids of those that join, and let them run."""
         if not self._joining:
             return
-        readers, copies = sharing(self._joining)
         joined = {id(sequence) for sequence in self._joining}
-        parked = [sequence for sequence in self._parked if id(sequence) not in joined]
+        back, parked = compacted(self._parked, lambda sequence: id(sequence) in joined)
+        new = [sequence for sequence in self._joining if not sequence.read]
         start, self._joining = len(self._running), []
-        self._settle([*self._running, *readers, *(copy for copy, _ in copies)], parked)
-        hidden = torch.cat([self._read(part) for part in passes(readers)])
+        readers, copies = sharing([*back, *new])
+        parts = passes(readers)
+        self._settle([*self._running, *(s for part in parts for s in part), *(copy for copy, _ in copies)], parked)
+        hidden = torch.cat([self._read(part) for part in parts])
         if copies:
-            index = [number for _, number in copies]
-            for copy, number in copies:
-                copy.read = readers[number].read
-            targets = range(start + len(readers), len(self._running))
-            self._cache.move([start + number for number in index], targets, max(copy.read for copy, _ in copies))
-            hidden = torch.cat([hidden, hidden[self._tensor(index)]])
+            for copy, reader in copies:
+                copy.read = reader.read
+            longest = max(reader.read for _, reader in copies)
+            self._cache.move([reader.row for _, reader in copies], [copy.row for copy, _ in copies], longest)
+            hidden = torch.cat([hidden, hidden[self._tensor([reader.row - start for _, reader in copies])]])
         self._hidden = torch.cat([self._hidden, hidden]) if start else hidden
         self._starts = self._tensor([sequence.read for sequence in self._running])
 
@@ -219,18 +220,29 @@ class HFEngine:
             logits = logits / scale[:, None]
         logps = torch.log_softmax(logits, dim=-1)
         # Greedy sequences alone draw no random numbers, whatever is sampled before or after them.
-        drawn = torch.multinomial(logps.exp(), 1, generator=self._generator)[:, 0] if any(temperatures) else None
-        if drawn is None:
+        if not any(temperatures):
             ids = logps.argmax(dim=-1)
         elif all(temperatures):
-            ids = drawn
+            ids = _drawn(logps, self._generator)
         else:
             greedy = torch.tensor([value == 0 for value in temperatures], device=logits.device)
-            ids = torch.where(greedy, logps.argmax(dim=-1), drawn)
+            ids = torch.where(greedy, logps.argmax(dim=-1), _drawn(logps, self._generator))
         return ids, logps.gather(1, ids[:, None])[:, 0]
 
     def _tensor(self, values: Sequence[Any]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=self._policy.device)
+
+
+def _drawn(logps: Tensor, generator: torch.Generator) -> Tensor:
+    """An id for each row of log-probabilities [rows, V].
+
+    By one random number a row: `torch.multinomial` draws one for each of the V, on a CPU six times as slow. In double
+    precision, for in single the sum is rounded by more than what a rare id has.
+    """
+    total = logps.double().exp_().cumsum_(dim=-1)
+    point = torch.rand(len(logps), 1, dtype=torch.float64, device=logps.device, generator=generator) * total[:, -1:]
+    # The first id whose sum is above the point: never one of probability 0.
+    return torch.searchsorted(total, point, right=True)[:, 0].clamp_(max=logps.shape[1] - 1)
 
 
 def _require_full_attention(model: PreTrainedModel) -> None:

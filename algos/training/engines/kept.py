@@ -47,37 +47,38 @@ class Kept:
         return Sample(self.key, self.ids[self.start :], self.logprobs, self.stopped)
 
 
-def sharing(sequences: Sequence[Kept]) -> tuple[list[Kept], list[tuple[Kept, int]]]:
-    """Sequences that must read, and those that begin with all the ids that one of them begins with, and its number.
-
-    Those that read stand in the order of how much they do, so that little of a pass is padding.
-    """
+def sharing(sequences: Sequence[Kept]) -> tuple[list[Kept], list[tuple[Kept, Kept]]]:
+    """Sequences that must read; and those that begin with all the ids that one of them begins with, beside that one."""
     readers: list[Kept] = []
-    copies: list[tuple[Kept, int]] = []
-    first: dict[tuple[int, ...], int] = {}
-    for sequence in sorted(sequences, key=lambda sequence: len(sequence.ids) - sequence.read):
-        number = len(readers) if sequence.read else first.setdefault(tuple(sequence.ids), len(readers))
-        if number == len(readers):
+    copies: list[tuple[Kept, Kept]] = []
+    first: dict[tuple[int, ...], Kept] = {}
+    for sequence in sequences:
+        reader = sequence if sequence.read else first.setdefault(tuple(sequence.ids), sequence)
+        if reader is sequence:
             readers.append(sequence)
         else:
-            copies.append((sequence, number))
+            copies.append((sequence, reader))
     return readers, copies
 
 
 def passes(readers: Sequence[Kept]) -> list[list[Kept]]:
-    """Cut sequences, in the order of how much they read, into passes that are neither too large nor mostly padding."""
-    parts: list[list[Kept]] = []
+    """Cut sequences into passes that are neither too large nor mostly padding.
+
+    Sequences that fit into one pass stay in their order, in which rows of the cache need not be moved; others are put
+    into that of how much they read.
+    """
+    new = [len(sequence.ids) - sequence.read for sequence in readers]
+    parts: list[list[int]] = []
     real = 0
-    for sequence in readers:
-        new = len(sequence.ids) - sequence.read
-        padded = (len(parts[-1]) + 1) * new if parts else 0
-        if parts and padded <= min(_PASS_TOKENS, 2 * (real + new)):
-            parts[-1].append(sequence)
-            real += new
+    for number in sorted(range(len(new)), key=new.__getitem__):
+        padded = (len(parts[-1]) + 1) * new[number] if parts else 0
+        if parts and padded <= min(_PASS_TOKENS, 2 * (real + new[number])):
+            parts[-1].append(number)
+            real += new[number]
         else:
-            parts.append([sequence])
-            real = new
-    return parts
+            parts.append([number])
+            real = new[number]
+    return [[readers[number] for number in (part if len(parts) > 1 else sorted(part))] for part in parts]
 
 
 def compacted(sequences: list[Kept], stays: Callable[[Kept], bool]) -> tuple[list[Kept], list[Kept]]:

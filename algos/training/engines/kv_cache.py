@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-_GROWTH = 128  # positions by which the buffers grow: a copy now and then, little memory unused
+_GROWTH = 64  # positions by which the buffers grow at least: a copy now and then, little memory unused
 
 
 class RaggedLayer(CacheLayerMixin):
@@ -88,7 +88,9 @@ class RaggedCache(Cache):
     def reserve(self, rows: int, length: int = 0) -> None:
         """Make room for so many rows of so many positions; what is there stays."""
         if rows > self.shape[0] or length > self.shape[1]:
-            self.shape = max(rows, self.shape[0]), max(-(-length // _GROWTH) * _GROWTH, self.shape[1])
+            if length > self.shape[1]:
+                length = -(-(length + length // 16) // _GROWTH) * _GROWTH
+            self.shape = max(rows, self.shape[0]), max(length, self.shape[1])
             for layer in self._ragged:
                 layer.grow()
 
