@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -226,7 +227,7 @@ def _started(**settings: Any) -> LLMEngine:
 
     given = {name: value for name, value in settings.items() if value is not None}
     # In a process of its own the model could not take over weights from this one.
-    with _random_states_kept(), _environment("VLLM_ENABLE_V1_MULTIPROCESSING", "0"):
+    with _random_states_kept(), _environment("VLLM_ENABLE_V1_MULTIPROCESSING", "0"), _hidden("llvmlite.binding.ffi"):
         config = EngineArgs(**given).create_engine_config()
         executor = Executor.get_class(config)
         return LLMEngine(config, executor, log_stats=False, multiprocess_mode=False)
@@ -242,6 +243,18 @@ def _random_states_kept() -> Iterator[None]:
         finally:
             random.setstate(states[0])
             np.random.set_state(states[1])  # noqa: NPY002
+
+
+@contextmanager
+def _hidden(module: str) -> Iterator[None]:
+    """vLLM on a CPU looks into every object of every module, and fails at one of numba's, which BM25 may have loaded.
+    Nothing imports it by this name later on."""
+    kept = sys.modules.pop(module, None)
+    try:
+        yield
+    finally:
+        if kept is not None:
+            sys.modules[module] = kept
 
 
 @contextmanager
