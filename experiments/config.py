@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ import tyro
 
 import algos
 from algos.training.config import TrainerConfig
+from algos.training.engines.opening import EngineConfig
 from experiments import models
 from experiments.games import GAMES, Game
 from search_gym.questions import benchmarks
@@ -154,8 +156,7 @@ class EvaluateConfig:
             raise ValueError(f"--temperature must be a finite number of at least 0, not {self.temperature}")
         if self.samples > 1 and self.decoding_temperature == 0:
             raise ValueError(f"{self.samples} greedy samples are all the same: give a --temperature above 0, or one")
-        if self.engine not in ("hf", "vllm") and not self.engine.startswith(("http://", "https://")):
-            raise ValueError(f"unknown engine {self.engine!r}; there are: hf, vllm; or give a server's http:// address")
+        self.engine_config()
         self._check_questions()
         self.game.rules()
 
@@ -172,6 +173,12 @@ class EvaluateConfig:
                 "these questions cannot be answered from the embedded world: name the passages with --corpus, or a "
                 "--retriever that brings them"
             )
+
+    def engine_config(self) -> EngineConfig:
+        """The engine; in its own process nothing is trained beside it, so vLLM gets most of the GPU."""
+        return EngineConfig(
+            self.engine, dtype=self.dtype, max_model_len=self.game.max_context_tokens, gpu_memory_utilization=0.9
+        )
 
     @property
     def decoding_temperature(self) -> float:
@@ -232,4 +239,4 @@ def _parse(settings: type[Settings], presets: Mapping[str, Settings], out: str, 
     model = first.parse_known_args(argv)[0].model
     folder = Path(out if model == "embedded" else f"{out}-{Path(model).name}")
     default = replace(presets[models.kind(model)], model=model, out=folder)
-    return tyro.cli(settings, args=argv, default=default, description=settings.__doc__)
+    return tyro.cli(settings, args=argv, default=default, description=inspect.getdoc(settings))

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from algos.training.engines import Engine
-from algos.training.engines.hf import HFEngine
+from algos.training.engines.opening import open_engine
 from algos.training.loading import context_of, load_policy
 from algos.training.rollout import play
 from experiments import answers, folders, models, scores
@@ -123,11 +123,15 @@ def open_engines(config: EvaluateConfig, model: str, tokenizer: Tokenizer) -> Ca
     Raises:
         ValueError: if there is no model, or it cannot read as many tokens as an episode may have.
     """
+    described = config.engine_config()
+    if config.engine != "hf":
+        engine = open_engine(described, model=model, policy=None, tokenizer=tokenizer, seed=config.seed)
+        return lambda _: engine  # starting one takes long, so it serves all chunks
     policy = load_policy(model, dtype=getattr(torch, config.dtype), device=config.device)
     limit, needed = context_of(policy), config.game.max_context_tokens
     if limit is not None and limit < needed:
         raise ValueError(f"{model} reads {limit} tokens, and an episode may have {needed}: lower --max-context-tokens")
-    return lambda seed: HFEngine(policy, tokenizer, seed)
+    return lambda seed: open_engine(described, model=model, policy=policy, tokenizer=tokenizer, seed=seed)
 
 
 @contextmanager
@@ -161,13 +165,22 @@ def open_folder(bench: Bench) -> Iterator[None]:
         raise ValueError(f"another process is at work in {config.out}: wait for it, or name another --out") from error
 
 
-def evaluate(bench: Bench, console: Console) -> dict[str, Any]:
-    """Answer what is not answered yet, then score all of it: results.json."""
+def count_answers(bench: Bench) -> dict[str, int]:
+    """How many questions of each set are answered already; see `answers.count`."""
     config = bench.config
-    done = {
+    return {
         name: answers.count(bench.path(name), found.questions, config.samples, config.chunk_questions)
         for name, found in bench.sets.items()
     }
+
+
+def evaluate(bench: Bench, done: dict[str, int], console: Console) -> dict[str, Any]:
+    """Answer what is not answered yet, then score all of it: results.json.
+
+    Args:
+        done: how many questions of each set are answered already.
+    """
+    config = bench.config
     if kept := sum(done.values()):
         total = sum(len(found.questions) for found in bench.sets.values())
         console.print(f"{kept} of {total} questions were answered before and are kept.")
@@ -230,14 +243,16 @@ def main(argv: list[str] | None = None) -> int:
     cannot be used, 130 when it was stopped."""
     console = Console()
     try:
-        try:
-            config = parse_evaluation(argv)
-            bench = Bench.open(config)
-            with open_folder(bench):
-                results = evaluate(bench, console)
-        except (ValueError, TypeError, FileNotFoundError) as error:
-            print(f"evaluate: error: {error}", file=sys.stderr)
-            return 2
+        with ExitStack() as held:
+            try:
+                config = parse_evaluation(argv)
+                bench = Bench.open(config)
+                held.enter_context(open_folder(bench))
+                done = count_answers(bench)
+            except (ValueError, TypeError, ImportError, FileNotFoundError) as error:
+                print(f"evaluate: error: {error}", file=sys.stderr)
+                return 2
+            results = evaluate(bench, done, console)
         show(results, config.out, console)
     except (SearchError, OSError) as error:
         print(f"evaluate: error: {error}", file=sys.stderr)

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from experiments.estimates import Interval, ks, pass_at_k, percentile_intervals, resampled_means, wilson
+from experiments.estimates import bootstrap, ks, of_average, pass_at_k, wilson
 from search_gym import rewards
 from search_gym.trajectory import Trajectory, read_jsonl
 
@@ -39,8 +39,8 @@ def summarize(scores: Mapping[str, NDArray[np.float64]]) -> tuple[dict[str, Any]
     """Means over questions with their 95 % intervals, for each benchmark and for the average over benchmarks.
 
     Intervals are over questions: how far a mean would move with other questions of the same kind. They are Wilson's for
-    a share of questions with one sample each, and otherwise those of a bootstrap that draws questions, with all their
-    samples, within each benchmark.
+    a share of questions with one sample each, and otherwise those of a bootstrap that draws questions, each with all
+    its samples.
 
     Args:
         scores: for each benchmark, what `read` gives, with the same number of samples in all.
@@ -49,19 +49,26 @@ def summarize(scores: Mapping[str, NDArray[np.float64]]) -> tuple[dict[str, Any]
         For each benchmark {measure: {"mean", "low", "high"}}, the measures those of `MEASURES` and, if there are
         several samples, "pass@1" and so on; and the same for the average, each benchmark counting the same.
     """
-    tables = {name: _by_question(array) for name, array in scores.items()}
-    drawn = {name: resampled_means(table, seed) for seed, (name, table) in enumerate(tables.items())}
-    names = _names(next(iter(scores.values())).shape[1])
-    found = {}
-    for name, table in tables.items():
-        intervals = dict(zip(names, percentile_intervals(drawn[name]), strict=True))
-        if scores[name].shape[1] == 1:
-            column = {measure: table[:, names.index(measure)] for measure in _SHARES}
-            intervals |= {measure: wilson(int(hit.sum()), len(hit)) for measure, hit in column.items()}
-        found[name] = _rows(names, table.mean(axis=0), intervals)
-    means = np.mean([table.mean(axis=0) for table in tables.values()], axis=0)
-    intervals = percentile_intervals(np.mean(list(drawn.values()), axis=0))
-    return found, _rows(names, means, dict(zip(names, intervals, strict=True)))
+    found = {name: _summary(array) for name, array in scores.items()}
+    average = {}
+    for measure in next(iter(found.values())):
+        parts = [summary[measure] for summary in found.values()]
+        means = [part["mean"] for part in parts]
+        low, high = of_average(means, [(part["low"], part["high"]) for part in parts])
+        average[measure] = {"mean": sum(means) / len(means), "low": low, "high": high}
+    return found, average
+
+
+def _summary(scores: NDArray[np.float64]) -> dict[str, Any]:
+    """Of one benchmark."""
+    table, names = _by_question(scores), _names(scores.shape[1])
+    intervals = dict(zip(names, bootstrap(table), strict=True))
+    if scores.shape[1] == 1:
+        intervals |= {name: wilson(int(table[:, names.index(name)].sum()), len(table)) for name in _SHARES}
+    return {
+        name: {"mean": mean, "low": intervals[name][0], "high": intervals[name][1]}
+        for name, mean in zip(names, table.mean(axis=0).tolist(), strict=True)
+    }
 
 
 def _names(samples: int) -> list[str]:
@@ -74,13 +81,6 @@ def _by_question(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     correct = scores[:, :, list(MEASURES).index("em")].sum(axis=1)
     chances = [pass_at_k(correct, samples, k) for k in ks(samples) if samples > 1]
     return np.column_stack([scores.mean(axis=1), *chances])
-
-
-def _rows(names: list[str], means: NDArray[np.float64], intervals: Mapping[str, Interval]) -> dict[str, Any]:
-    return {
-        name: {"mean": mean, "low": intervals[name][0], "high": intervals[name][1]}
-        for name, mean in zip(names, means.tolist(), strict=True)
-    }
 
 
 def table(results: Mapping[str, Any]) -> Table:

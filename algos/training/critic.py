@@ -50,4 +50,4 @@ class Critic(nn.Module):
         after = self.value(hidden.float()).squeeze(-1).float()  # [b, t]: of ids[b, :t + 1]; autocast makes it half
         before = after.new_zeros(ids.shape)
         before[:, 1:width] = after[:, :-1]
-        return Values(torch.where(mask, before, 0), after.gather(1, lengths[:, None] - 1).squeeze(1))
+        return Values(torch.where(mask, before, 0), after[torch.arange(len(ids), device=ids.device), lengths - 1])

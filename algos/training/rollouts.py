@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
@@ -151,11 +152,14 @@ class Rollouts:
         pending, self._pending = self._pending, None
         return self.make() if pending is None else pending.result()
 
-    def idle(self) -> Engine:
-        """The engine, once no rollouts are being made with it: for whoever samples something else in between."""
+    @contextmanager
+    def paused(self) -> Iterator[Engine]:
+        """The engine, for another use in between: no rollouts are being made, and its random state is put back."""
         if self._pending is not None:
-            self._pending.result()
-        return self.engine
+            self._pending.exception()  # waits; whatever it is, `take` gives or raises it
+        state = self.engine.state_dict()
+        yield self.engine
+        self.engine.load_state_dict(state)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next batch begins. Waits for one that is being made, which is part of the state."""

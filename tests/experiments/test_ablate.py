@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 
 import algos
-from experiments import ablate, models
+from experiments import ablate, models, running
 from experiments.config import PRESETS, AblateConfig, Task, make_algorithm, parse, parse_evaluation
 from experiments.games import GAMES
 from search_gym.trajectory import Trajectory, read_jsonl
@@ -34,7 +33,7 @@ def run(out: Path, *options: str) -> int:
 
 def untimed(path: Path) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+    return [{name: value for name, value in row.items() if name not in ("seconds", "speed")} for row in rows]
 
 
 def played(folder: Path) -> list[tuple[int, ...]]:
@@ -205,10 +204,12 @@ def test_a_policy_with_the_embedded_tokenizer_has_the_embedded_preset(tmp_path: 
 
 
 def save_tokenizer(folder: Path, chat_template: str | None) -> None:
-    """A small tokenizer, with a chat template or without."""
+    """The embedded tokenizer with one token more, and a chat template or none."""
     folder.mkdir()
-    Tokenizer(WordLevel({"[UNK]": 0, "Who": 1}, unk_token="[UNK]")).save(str(folder / "tokenizer.json"))
-    config = {"eos_token": "[UNK]"} | ({"chat_template": chat_template} if chat_template else {})
+    tokenizer = Tokenizer.from_file(str(models.EMBEDDED / "tokenizer.json"))
+    tokenizer.add_tokens(["<more>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "<|end|>"} | ({"chat_template": chat_template} if chat_template else {})
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
@@ -216,12 +217,12 @@ def test_a_file_is_cut_into_questions_to_train_on_and_held_out_ones(tmp_path: Pa
     path = tmp_path / "questions.jsonl"
     rows = [{"id": str(i), "question": f"Number {i}?", "golden_answers": ["x"]} for i in range(10)]
     path.write_text("\n".join(map(json.dumps, rows)))
-    train, held_out = ablate.split_questions(Task(questions=str(path), held_out_size=4))
+    train, held_out = running.split_questions(Task(questions=str(path), held_out_size=4))
     assert len(train) == 6
     assert sorted(q.id for q in train + held_out) == sorted(map(str, range(10)))
-    assert ablate.split_questions(Task(questions=str(path), held_out_size=4)) == (train, held_out)
-    train, held_out = ablate.split_questions(Task(questions=str(path), held_out=str(path), held_out_size=3))
+    assert running.split_questions(Task(questions=str(path), held_out_size=4)) == (train, held_out)
+    train, held_out = running.split_questions(Task(questions=str(path), held_out=str(path), held_out_size=3))
     assert (len(train), len(held_out)) == (10, 3)
     path.write_text(json.dumps(rows[0]))
     with pytest.raises(ValueError, match="too few questions"):
-        ablate.split_questions(Task(questions=str(path)))
+        running.split_questions(Task(questions=str(path)))

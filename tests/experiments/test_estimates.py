@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom, binomtest, bootstrap
+from scipy import stats
+from scipy.stats import binom, binomtest
 
-from experiments.estimates import CONFIDENCE, ks, pass_at_k, percentile_intervals, resampled_means, wilson
+from experiments.estimates import CONFIDENCE, bootstrap, ks, of_average, pass_at_k, wilson
 
 
 @given(st.integers(1, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
@@ -81,20 +82,36 @@ def test_the_bootstrap_covers_the_true_mean_in_95_percent() -> None:
     for trial in range(1_000):
         ease = rng.beta(0.5, 0.75, size=(150, 1))  # of each question
         values = (rng.random((150, 4)) < ease).mean(axis=1, keepdims=True)
-        ((low, high),) = percentile_intervals(resampled_means(values, trial, resamples=399))
+        ((low, high),) = bootstrap(values, trial, resamples=399)
         hits += low <= mean <= high
     assert hits / 1_000 == pytest.approx(0.95, abs=0.02)
 
 
 def test_the_bootstrap_is_scipy_s() -> None:
     values = np.random.default_rng(1).beta(0.5, 1.0, size=200)
-    ours = percentile_intervals(resampled_means(values[:, None], 0))[0]
-    theirs = bootstrap((values,), np.mean, method="percentile", rng=2).confidence_interval
-    assert ours == pytest.approx((theirs.low, theirs.high), abs=0.004)
+    theirs = stats.bootstrap((values,), np.mean, method="percentile", rng=2).confidence_interval
+    assert bootstrap(values[:, None])[0] == pytest.approx((theirs.low, theirs.high), abs=0.004)
 
 
 def test_columns_see_the_same_draws_and_equal_values_have_no_width() -> None:
     values = np.random.default_rng(3).random((50, 1))
-    means = resampled_means(np.hstack([values, 2 * values, np.ones((50, 1))]), seed=4, resamples=99)
-    np.testing.assert_allclose(means[:, 1], 2 * means[:, 0])
-    assert percentile_intervals(means)[2] == pytest.approx((1, 1))
+    once, twice, ones = bootstrap(np.hstack([values, 2 * values, np.ones((50, 1))]), resamples=99)
+    assert twice == pytest.approx((2 * once[0], 2 * once[1]))
+    assert ones == pytest.approx((1, 1))
+
+
+def test_the_average_of_benchmarks_covers_the_true_one_in_95_percent() -> None:
+    """Of 4,000 simulated evaluations on benchmarks of unequal size and difficulty, two of them with few hits."""
+    rng, chances, sizes = np.random.default_rng(0), [0.02, 0.05, 0.4, 0.9], [125, 60, 500, 200]
+    truth, covered = sum(chances) / 4, 0
+    for hits in rng.binomial(sizes, chances, size=(4_000, 4)).tolist():
+        shares = [hit / size for hit, size in zip(hits, sizes, strict=True)]
+        low, high = of_average(shares, [wilson(hit, size) for hit, size in zip(hits, sizes, strict=True)])
+        covered += low <= truth <= high
+    assert covered / 4_000 == pytest.approx(0.95, abs=0.02)
+
+
+@given(st.floats(0, 1), st.integers(1, 9))
+def test_averages_of_equal_benchmarks_are_narrower_by_the_root_of_their_number(share: float, count: int) -> None:
+    low, high = of_average([share] * count, [(share - 0.2, share + 0.1)] * count)
+    assert (share - low, high - share) == pytest.approx((0.2 / count**0.5, 0.1 / count**0.5))

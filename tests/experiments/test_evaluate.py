@@ -204,7 +204,7 @@ def test_what_is_missing_is_said_in_one_line(
         (["--temperature", "0"], "2 greedy samples are all the same"),
         (["--temperature", "-1"], "--temperature must be a finite number of at least 0, not -1.0"),
         (["--chunk-questions", "0"], "--chunk-questions must be at least 1, not 0"),
-        (["--engine", "vlm"], "unknown engine 'vlm'; there are: hf, vllm; or give a server's http:// address"),
+        (["--engine", "vlm"], "unknown engine 'vlm'; there are: hf, vllm; or give a server's http://host:port"),
         (["--benchmarks", "nq"], "--benchmarks and --data go together"),
         (["--benchmarks", "nqq", "--data", "x"], "there is no benchmark 'nqq'; there are: nq, triviaqa"),
         (["--benchmarks", "nq", "--data", "x"], "name the passages with --corpus"),
