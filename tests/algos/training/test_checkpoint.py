@@ -197,6 +197,7 @@ def test_killed_twenty_times_a_run_ends_as_if_it_never_was(
         process.start()
         return process
 
+    start(tmp_path / "first", 0).join()  # from here on everything is imported
     moments, done, begun = random.Random(0), 0, time.monotonic()
     first = 0.0  # how long it takes to start and to come to a checkpoint
     for kill in range(20):
@@ -211,7 +212,7 @@ def test_killed_twenty_times_a_run_ends_as_if_it_never_was(
             wait_for(out, "*.tmp", process)
             time.sleep(moments.random() * 0.02)
         else:
-            time.sleep(moments.random() * 2 * first)
+            time.sleep(moments.random() * 1.5 * first)
         process.kill()
         process.join()
         assert process.exitcode == -9
