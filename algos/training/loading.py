@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import torch
@@ -39,10 +40,12 @@ def load_policy(
             model = AutoModelForCausalLM.from_pretrained(
                 name, config=config, dtype=dtype, attn_implementation=attention, trust_remote_code=trust_remote_code
             )
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, pickle.UnpicklingError) as error:
         reason = str(error).strip().splitlines()[0]
         if "trust_remote_code" in str(error):
             reason = "it brings Python code of its own, which runs only with --trust-remote-code"
+        if isinstance(error, pickle.UnpicklingError):
+            reason = "its pickled weights hold more than tensors; take a model in the safetensors format"
         raise ValueError(f"no model at {name!r} that can be used: {reason}") from error
     return CausalLMPolicy(model).to(device)
 

@@ -220,7 +220,8 @@ def _encoder(folder: Path, manifest: dict[str, Any], options: dict[str, Any]) ->
     spec = manifest["encoder_spec"]
     if not spec:
         raise ValueError(f"{folder}: built with an encoder that cannot be made from a description: give it (encoder=)")
-    return SentenceEncoder(**{**spec, **options})
+    # Whoever wrote the manifest cannot have code run by whoever opens it.
+    return SentenceEncoder(**{**spec, "trust_remote_code": False, **options})
 
 
 def _check_index(index: Any, passages: int, dimension: int, where: str = "") -> None:
