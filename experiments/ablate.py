@@ -6,13 +6,11 @@ python experiments/ablate.py --algos grpo,sapo --seeds 3
 from __future__ import annotations
 
 import json
-import math
 import os
-import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +21,17 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from algos import Algorithm
+from algos.training.distributed import Ranks
 from algos.training.engines.hf import HFEngine
 from algos.training.evaluation import evaluate_decodings
 from algos.training.learner import Metrics
 from algos.training.loading import load_policy
 from algos.training.policy import CausalLMPolicy
-from algos.training.trainer import Trainer
-from experiments import models, report
-from experiments.config import AblateConfig, Task, make_algorithm, parse
+from experiments import folders, report
+from experiments.config import AblateConfig, parse
 from experiments.provenance import environment, write_json
-from search_gym import sources, tokenizers
-from search_gym.questions import Question
-from search_gym.retrieval import Retriever
+from experiments.running import Setting, open_trainer, options_of
 from search_gym.retrieval.strict import SearchError
-from search_gym.tokenizers import Tokenizer
 from search_gym.trajectory import write_jsonl
 
 # Evaluations sample with random numbers of their own, the same for every run: they differ by their policies alone.
@@ -49,35 +43,22 @@ class Bench:
     """What all runs of a comparison share."""
 
     config: AblateConfig
-    model: str
-    tokenizer: Tokenizer
-    retriever: Retriever
-    train: list[Question]
-    held_out: list[Question]
+    setting: Setting
 
     @classmethod
     def open(cls, config: AblateConfig) -> Bench:
         """Load everything that the runs share, so that what is missing is said at once."""
-        model = models.resolve(config.model)
-        train, held_out = split_questions(config.task)
-        task = config.task
-        retriever = sources.open_retriever(
-            task.retriever, task.corpus or None, on_search_error=task.on_search_error, cache=task.search_cache
-        )
-        return cls(config, model, tokenizers.load(model), retriever, train, held_out)
-
-    def policy(self) -> CausalLMPolicy:
-        """The start, loaded anew."""
-        return load_policy(self.model, device=self.config.device)
+        return cls(config, Setting.open(config.task, config.model))
 
     def evaluate(self, policy: CausalLMPolicy, out: Path, advance: Callable[[int], None]) -> dict[str, Any]:
         """Answers to the held-out questions, sampled as in training and greedy; the dialogues go to `out`."""
+        setting = self.setting
         found = evaluate_decodings(
-            self.held_out,
+            setting.held_out,
             temperature=self.config.trainer.temperature,
-            engine=HFEngine(policy, self.tokenizer, EVALUATION_SEED),
-            tokenizer=self.tokenizer,
-            retriever=self.retriever,
+            engine=HFEngine(policy, setting.tokenizer, EVALUATION_SEED),
+            tokenizer=setting.tokenizer,
+            retriever=setting.retriever,
             rules=self.config.task.rules(),
             batch_size=self.config.batch_episodes,
             on_batch=advance,
@@ -88,37 +69,11 @@ class Bench:
         return {decoding: asdict(result) for decoding, (result, _) in found.items()}
 
 
-def split_questions(task: Task) -> tuple[list[Question], list[Question]]:
-    """Questions to train on and questions to evaluate on, no question in both."""
-    train = list(sources.list_questions(task.questions))
-    source = task.held_out or ("embedded:test" if task.questions == "embedded" else "")
-    if source:
-        return train, sources.list_questions(source)[: task.held_out_size]
-    shuffled = random.Random(0).sample(train, len(train))
-    size = min(task.held_out_size, len(train) // 2)
-    if size < 1:
-        raise ValueError(f"{task.questions} has too few questions to hold any out: name others with --held-out")
-    return shuffled[size:], shuffled[:size]
-
-
 def run(bench: Bench, label: str, seed: int, start: dict[str, Any], out: Path, advance: Callable[[int], None]) -> None:
     """One run: train, evaluate, write. Its result.json comes last, so a run that was stopped has none."""
     began = time.perf_counter()
-    policy = bench.policy()
-    algorithm = make_algorithm(label)
-    needs_reference = "ref_logprobs" in getattr(algorithm, "needs", ())
-    trainer = Trainer(
-        policy,
-        algorithm,
-        HFEngine(policy, bench.tokenizer, seed),
-        bench.tokenizer,
-        bench.retriever,
-        bench.config.task.rules(),
-        bench.train,
-        bench.config.trainer,
-        seed=seed,
-        reference=bench.policy() if needs_reference else None,
-    )
+    ranks = Ranks(bench.config.device)
+    trainer = open_trainer(bench.setting, label, bench.config.trainer, seed=seed, ranks=ranks)
     failed = 0
 
     def on_step(metrics: Metrics) -> None:
@@ -127,16 +82,10 @@ def run(bench: Bench, label: str, seed: int, start: dict[str, Any], out: Path, a
         advance(bench.config.trainer.rollouts)
 
     trainer.train(out, on_step=on_step)
-    end = bench.evaluate(policy, out / "end", advance)
+    end = bench.evaluate(trainer.policy, out / "end", advance)
     result = {"algorithm": label, "seed": seed, "start": start, "end": end, "steps": trainer.steps_done}
-    result |= {"options": _options(algorithm), "failed_searches": failed}
+    result |= {"options": options_of(trainer.algorithm), "failed_searches": failed}
     write_json(out / "result.json", result | {"seconds": round(time.perf_counter() - began, 1)})
-
-
-def _options(algorithm: Algorithm) -> dict[str, Any]:
-    """All options of an algorithm, defaults included; {} if it does not say."""
-    options = asdict(algorithm) if is_dataclass(algorithm) and not isinstance(algorithm, type) else {}
-    return {name: "inf" if value == math.inf else value for name, value in options.items()}  # JSON has no infinity
 
 
 def open_folder(config: AblateConfig) -> None:
@@ -147,28 +96,13 @@ def open_folder(config: AblateConfig) -> None:
     Raises:
         ValueError: naming each setting that differs.
     """
-    path = config.out / "config.json"
-    settings = json.loads(json.dumps(asdict(config), default=str))
-    if path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        free = {"algos", "seeds", "out", "device", "batch_episodes"}
-        old, new = (_flat({k: v for k, v in s.items() if k not in free}) for s in (before, settings))
-        names = sorted((old | new).keys() - {"task.search_cache", "task.on_search_error"})  # which change no answer
-        changed = [f"{k}: {old.get(k)} -> {new.get(k)}" for k in names if old.get(k) != new.get(k)]
-        if changed:
-            raise ValueError(
-                f"{config.out} holds a comparison with other settings ({'; '.join(changed)}): name another folder with "
-                "--out, or delete that one"
-            )
-    write_json(path, settings)
+    folders.claim(
+        config.out,
+        asdict(config),
+        free={"algos", "seeds", "out", "device", "batch_episodes", "task.search_cache", "task.on_search_error"},
+        holds="a comparison",
+    )
     write_json(config.out / "environment.json", environment())
-
-
-def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
 
 
 def compare(bench: Bench, console: Console) -> None:
@@ -210,7 +144,7 @@ def failed_searches(results: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 def _run_all(bench: Bench, missing: dict[tuple[str, int], Path], console: Console) -> None:
     """The runs, under one progress bar that counts episodes, for they take the time."""
-    config, held_out = bench.config, 2 * len(bench.held_out)
+    config, held_out = bench.config, 2 * len(bench.setting.held_out)
     episodes = config.trainer.steps * config.trainer.rollouts
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
@@ -225,7 +159,10 @@ def _run_all(bench: Bench, missing: dict[tuple[str, int], Path], console: Consol
             progress.advance(bar, count)
 
         if to_start and missing:
-            write_json(start_file, bench.evaluate(bench.policy(), config.out / "start", advance))
+            write_json(
+                start_file,
+                bench.evaluate(load_policy(bench.setting.model, device=config.device), config.out / "start", advance),
+            )
         start = json.loads(start_file.read_text(encoding="utf-8")) if missing else {}
         for (label, seed), folder in missing.items():
             progress.update(bar, description=f"{label} seed {seed}")

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
 import algos
 from algos.training.config import TrainerConfig
-from search_gym.retrieval.strict import OnSearchError
+from algos.training.engines.opening import EngineConfig
+from experiments import models
+from experiments.games import GAMES, Game
+from search_gym.questions import benchmarks
+from search_gym.retrieval.index import RETRIEVERS
 from search_gym.rules import Rules
+
+Settings = TypeVar("Settings", "AblateConfig", "EvaluateConfig")
 
 
 @dataclass(frozen=True)
-class Task:
-    """What is answered, and by the rules of which game."""
+class Task(Game):
+    """What is learnt, and by the rules of which game."""
 
     questions: str = "embedded"
     """Questions to train on: "embedded", a JSONL or parquet file, or "hf:NAME:SPLIT"."""
@@ -29,50 +36,17 @@ class Task:
     then not trained on."""
     held_out_size: int = 512
     """How many questions to evaluate on, at most; of a file that is trained on too, at most a half."""
-    corpus: str = ""
-    """Passages to search: "embedded", a file or data set of passages, or a folder that `search-gym index` made. Empty:
-    "embedded", or what the retriever brings."""
-    retriever: str = "bm25"
-    """What searches in it: bm25, dense, hybrid or rerank. Or what brings its own passages: a folder that `search-gym
-    index` made, or http://host:port, a server."""
-    on_search_error: OnSearchError = "tell"
-    """What becomes of a search that fails: the policy is told, and the run says at its end how many did; or the run
-    stops."""
-    search_cache: Path | None = None
-    """A file in which the results of searches are kept, for all runs and processes. A comparison that is gone on with
-    may use another one."""
-    prompt: str = "brief"
-    """Template of the prompt: search-r1, sapo, chat, few-shot or brief."""
     reward: str = "em"
     """What is rewarded: em, f1, cover, format, or a sum such as em+0.2*format."""
     search_cost: float = 0.0
     """Subtracted from the reward for every search."""
     invalid_cost: float = 0.0
     """Subtracted from the reward for every turn that is no action."""
-    max_searches: int = 4
-    """Searches in an episode."""
-    top_k: int = 3
-    """Passages for a search."""
-    max_turn_tokens: int = 40
-    """Tokens that a turn may have."""
-    max_observation_tokens: int = 128
-    """Tokens that the passages of a search may have."""
-    max_context_tokens: int = 512
-    """Tokens of an episode in all."""
 
     def rules(self) -> Rules:
         """The rules of the episodes."""
-        return Rules(
-            prompt=self.prompt,
-            reward=self.reward,
-            search_cost=self.search_cost,
-            invalid_cost=self.invalid_cost,
-            max_searches=self.max_searches,
-            top_k=self.top_k,
-            max_turn_tokens=self.max_turn_tokens,
-            max_observation_tokens=self.max_observation_tokens,
-            max_context_tokens=self.max_context_tokens,
-        )
+        costs = {"search_cost": self.search_cost, "invalid_cost": self.invalid_cost}
+        return replace(super().rules(), reward=self.reward, **costs)
 
 
 @dataclass(frozen=True)
@@ -132,26 +106,106 @@ def make_algorithm(label: str) -> algos.Algorithm:
     return algos.make(name, **options)
 
 
-# What suits a model: a table of the settings that differ from the dataclasses' own.
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Answer questions with a policy, score the answers, and say how far the scores can be trusted.
+
+    The same command goes on where it was stopped.
+    """
+
+    model: str = "embedded"
+    """The policy: embedded, smollm2, a folder (such as that of a training run, RUN/policy) or a hub id. Chooses the
+    defaults of the other options."""
+    questions: str = ""
+    """What to answer: a JSONL or parquet file, "hf:NAME:SPLIT", or "embedded:test", which it is where neither this nor
+    --benchmarks is given."""
+    benchmarks: str = ""
+    """What to answer, by name: nq, triviaqa, popqa, hotpotqa, 2wikimultihopqa, musique, bamboogle, several of them
+    separated by commas, or all. Their splits are those that papers report."""
+    data: str = ""
+    """Where the benchmarks are: a folder that holds nq/test.jsonl and so on, or nq.jsonl; or "hf:", FlashRAG's
+    collection on the Hugging Face hub."""
+    max_questions: int | None = None
+    """Answer at most so many of each, drawn at random, always the same ones. None: all."""
+    samples: int = 1
+    """Answers to each question. With several, pass@k is reported too."""
+    temperature: float | None = None
+    """Of the sampling; 0 is greedy. None: 0 for one sample, 1 for several."""
+    seed: int = 0
+    """Of the sampling."""
+    engine: str = "hf"
+    """What samples: hf, in this process; vllm; or http://host:port, a vLLM server."""
+    device: str = "cpu"
+    """Where the policy of the hf engine lives: cpu, cuda, …"""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """The number format of the policy."""
+    batch_episodes: int = 128
+    """Episodes side by side."""
+    chunk_questions: int = 64
+    """Questions that are answered together and then saved: what it can cost to be stopped."""
+    out: Path = Path("runs/evaluate")
+    """The folder of the results. Answers that are there already are kept."""
+    game: Annotated[Game, tyro.conf.arg(name="")] = field(default_factory=Game)
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "batch_episodes", "chunk_questions", "max_questions"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        if not 0 <= self.decoding_temperature < math.inf:
+            raise ValueError(f"--temperature must be a finite number of at least 0, not {self.temperature}")
+        if self.samples > 1 and self.decoding_temperature == 0:
+            raise ValueError(f"{self.samples} greedy samples are all the same: give a --temperature above 0, or one")
+        self.engine_config()
+        self._check_questions()
+        self.game.rules()
+
+    def _check_questions(self) -> None:
+        if self.questions and self.benchmarks:
+            raise ValueError("--questions and --benchmarks exclude each other: give one of them")
+        if bool(self.data) != bool(self.benchmarks):
+            raise ValueError('--benchmarks and --data go together: "--benchmarks nq --data FOLDER", or "--data hf:"')
+        if self.benchmarks:
+            benchmarks.select(self.benchmarks)
+        asks_the_world = not self.benchmarks and (self.questions or "embedded").startswith("embedded")
+        if not asks_the_world and not self.game.corpus and self.game.retriever in RETRIEVERS:
+            raise ValueError(
+                "these questions cannot be answered from the embedded world: name the passages with --corpus, or a "
+                "--retriever that brings them"
+            )
+
+    def engine_config(self) -> EngineConfig:
+        """The engine; in its own process nothing is trained beside it, so vLLM gets most of the GPU."""
+        return EngineConfig(
+            self.engine, dtype=self.dtype, max_model_len=self.game.max_context_tokens, gpu_memory_utilization=0.9
+        )
+
+    @property
+    def decoding_temperature(self) -> float:
+        """`temperature` with its default filled in."""
+        return (1.0 if self.samples > 1 else 0.0) if self.temperature is None else self.temperature
+
+
+# What suits a model, by what `models.kind` says of it: tables of the settings that differ from the dataclasses' own.
+
+# The batches of the ablation of arXiv 2603.10069, but of the 16 steps that are the default here, not of its 300.
+_PAPER_TRAINER = TrainerConfig(
+    batch_questions=256,
+    group_size=5,
+    minibatches=4,
+    learning_rate=1e-6,
+    micro_batch_tokens=GAMES["base"].max_context_tokens,
+)
 PRESETS: dict[str, AblateConfig] = {
     "embedded": AblateConfig(),
-    # A model of 135 M parameters on two cores: few episodes, short ones, and a row at a time through the backward pass.
-    # At temperature 1 this model babbles (half of its episodes hold no search, few an answer), so it samples at 0.5. It
-    # is rewarded by F1, for with exact match nearly all groups would have equal rewards and teach nothing.
+    # Few episodes, and a row at a time through the backward pass. At temperature 1 this model babbles (half of its
+    # episodes hold no search, few an answer), so it samples at 0.5. It is rewarded by F1, for with exact match nearly
+    # all groups would have equal rewards and teach nothing.
     "smollm2": AblateConfig(
         model="smollm2",
         out=Path("runs/ablate-smollm2"),
         batch_episodes=8,
-        task=Task(
-            prompt="few-shot",
-            reward="f1",
-            held_out_size=8,
-            max_searches=2,
-            top_k=2,
-            max_turn_tokens=48,
-            max_observation_tokens=224,
-            max_context_tokens=896,
-        ),
+        task=Task(**vars(GAMES["smollm2"]), reward="f1", held_out_size=8),
         trainer=TrainerConfig(
             batch_questions=4,
             group_size=4,
@@ -161,15 +215,28 @@ PRESETS: dict[str, AblateConfig] = {
             micro_batch_tokens=896,
         ),
     ),
+    "base": AblateConfig(task=Task(**vars(GAMES["base"]), reward="f1"), trainer=_PAPER_TRAINER),
+    "chat": AblateConfig(task=Task(**vars(GAMES["chat"]), reward="f1"), trainer=_PAPER_TRAINER),
+}
+EVALUATIONS: dict[str, EvaluateConfig] = {kind: EvaluateConfig(game=game) for kind, game in GAMES.items()} | {
+    "smollm2": EvaluateConfig(game=GAMES["smollm2"], batch_episodes=8, chunk_questions=8)
 }
 
 
 def parse(argv: Sequence[str] | None = None) -> AblateConfig:
     """Settings from the command line, over the preset of the model that it names."""
+    return _parse(AblateConfig, PRESETS, "runs/ablate", argv)
+
+
+def parse_evaluation(argv: Sequence[str] | None = None) -> EvaluateConfig:
+    """`parse` for an evaluation."""
+    return _parse(EvaluateConfig, EVALUATIONS, "runs/evaluate", argv)
+
+
+def _parse(settings: type[Settings], presets: Mapping[str, Settings], out: str, argv: Sequence[str] | None) -> Settings:
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--model", default="embedded")
     model = first.parse_known_args(argv)[0].model
-    default = PRESETS.get(model) or replace(
-        PRESETS["smollm2"], model=model, out=Path("runs") / f"ablate-{Path(model).name}"
-    )
-    return tyro.cli(AblateConfig, args=argv, default=default, description=AblateConfig.__doc__)
+    folder = Path(out if model == "embedded" else f"{out}-{Path(model).name}")
+    default = replace(presets[models.kind(model)], model=model, out=folder)
+    return tyro.cli(settings, args=argv, default=default, description=inspect.getdoc(settings))

@@ -1,14 +1,17 @@
-"""What `--model` can name."""
+"""What `--model` can name, and what is known of a model before it is loaded."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 import torch
 
+from search_gym import tokenizers
 from search_gym.progress import no_progress_bars
 
 EMBEDDED = Path(__file__).parent / "assets" / "embedded-policy"
@@ -27,6 +30,41 @@ def resolve(model: str) -> str:
     if model == "smollm2":
         return str(_smollm2())
     return model
+
+
+def kind(model: str) -> Literal["embedded", "smollm2", "chat", "base"]:
+    """Which presets suit a model.
+
+    Returns:
+        "embedded" or "smollm2" by name, and "embedded" for any model with the embedded tokenizer, such as one that was
+        trained from the embedded policy; otherwise "chat" if the tokenizer has a chat template, "base" if not.
+
+    Raises:
+        ValueError: if the model is none of these names and no tokenizer is found there.
+    """
+    if model == "embedded" or model == "smollm2":
+        return model
+    tokenizer, embedded = tokenizers.load(model), tokenizers.embedded()
+    if tokenizer.vocab_size == embedded.vocab_size and tokenizer.backend.get_vocab() == embedded.backend.get_vocab():
+        return "embedded"
+    return "base" if tokenizer.chat_template is None else "chat"
+
+
+def fingerprint(model: str) -> str:
+    """What tells the weights of a model from others: a digest of a folder's files of weights, a hub id's commit.
+
+    Args:
+        model: a folder or hub id.
+    """
+    if not Path(model).is_dir():
+        from transformers import AutoConfig
+
+        return str(getattr(AutoConfig.from_pretrained(model), "_commit_hash", None))
+    digest = hashlib.sha256()
+    for path in sorted(file for file in Path(model).iterdir() if file.suffix in (".safetensors", ".bin")):
+        with path.open("rb") as file:
+            digest.update(f"{path.name}:{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
 
 
 def cache_folder() -> Path:

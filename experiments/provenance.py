@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-_PACKAGES = ("search-gym", "torch", "transformers", "tokenizers", "numpy", "gymnasium", "bm25s")
+_PACKAGES = ("search-gym", "torch", "transformers", "tokenizers", "numpy", "gymnasium", "bm25s", "vllm")
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -35,5 +35,13 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
         "threads": torch.get_num_threads(),
-        "versions": {package: version(package) for package in _PACKAGES},
+        "versions": {package: found for package in _PACKAGES if (found := _version(package))},
     }
+
+
+def _version(package: str) -> str | None:
+    """None where it is not installed: vllm as a rule, and search-gym where it runs from its folder."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

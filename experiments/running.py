@@ -10,14 +10,19 @@ from typing import Any
 import torch
 
 from algos import Algorithm
+from algos.training.config import TrainerConfig
+from algos.training.distributed import ALONE, Ranks
 from algos.training.engines import Engine
-from algos.training.evaluation import Evaluation, evaluate
+from algos.training.engines.opening import EngineConfig, open_engine
 from algos.training.learner import Reference
 from algos.training.loading import load_policy
 from algos.training.lora import add_lora, base_of
 from algos.training.policy import CausalLMPolicy
+from algos.training.rollout import play
+from algos.training.trainer import Trainer
 from experiments import models
-from experiments.config import ModelConfig, Task
+from experiments.config import Task, make_algorithm
+from experiments.train_config import PolicyConfig
 from search_gym import sources, tokenizers
 from search_gym.questions import Question
 from search_gym.retrieval import Retriever
@@ -42,23 +47,18 @@ class Setting:
         """Load it, so that what is missing is said at once."""
         folder = models.resolve(model)
         train, held_out = split_questions(task)
-        retriever = sources.open_retriever(
-            task.retriever, task.corpus or None, on_search_error=task.on_search_error, cache=task.search_cache
-        )
-        return cls(task, folder, tokenizers.load(folder), retriever, train, held_out)
+        return cls(task, folder, tokenizers.load(folder), task.open_retriever(), train, held_out)
 
-    def evaluate(
-        self, engine: Engine, questions: list[Question], temperature: float, **settings: Any
-    ) -> tuple[Evaluation, list[Trajectory]]:
-        """Answer questions with an engine; the `settings` are those of `algos.training.evaluation.evaluate`."""
-        return evaluate(
+    def evaluate(self, engine: Engine, questions: list[Question], batch_size: int) -> list[Trajectory]:
+        """Answer questions greedily with an engine, `batch_size` of them side by side."""
+        return play(
             questions,
             engine=engine,
             tokenizer=self.tokenizer,
             retriever=self.retriever,
             rules=self.task.rules(),
-            temperature=temperature,
-            **settings,
+            temperature=0.0,
+            concurrency=batch_size,
         )
 
 
@@ -75,7 +75,7 @@ def split_questions(task: Task) -> tuple[list[Question], list[Question]]:
     return shuffled[size:], shuffled[:size]
 
 
-def open_policy(model: str, config: ModelConfig, device: str | torch.device) -> CausalLMPolicy:
+def open_policy(model: str, config: PolicyConfig, device: str | torch.device) -> CausalLMPolicy:
     """A policy as the configuration wants it, adapters included."""
     policy = load_policy(
         model,
@@ -91,13 +91,63 @@ def open_policy(model: str, config: ModelConfig, device: str | torch.device) -> 
     return policy
 
 
-def reference_for(algorithm: Algorithm, policy: CausalLMPolicy, model: str, config: ModelConfig) -> Reference | None:
+def open_trainer(
+    setting: Setting,
+    label: str,
+    config: TrainerConfig,
+    *,
+    seed: int,
+    policy: PolicyConfig = PolicyConfig(),  # noqa: B008  # frozen
+    engine: EngineConfig = EngineConfig(),  # noqa: B008
+    ranks: Ranks = ALONE,
+) -> Trainer:
+    """A trainer of a policy that is loaded anew, with whatever its algorithm needs.
+
+    Args:
+        setting: the task and the model.
+        label: an algorithm with its options, as `make_algorithm` reads it.
+        config: of the loop.
+        seed: of the sampling, a different one in each process, and of the minibatches.
+        policy: how the policy is held.
+        engine: what samples.
+        ranks: this process among those that train together.
+    """
+    algorithm = make_algorithm(label)
+    trained = open_policy(setting.model, policy, ranks.device)
+    # While a copy samples, the policy itself may change, or be cut up over the processes.
+    shared = not (config.async_rollouts or ranks.sharded)
+    sampled = trained
+    if not shared and engine.name == "hf":
+        sampled = open_policy(setting.model, policy.plain(), ranks.device)
+    opened = open_engine(
+        engine,
+        model=setting.model,
+        policy=sampled,
+        tokenizer=setting.tokenizer,
+        seed=seed if ranks.count == 1 else seed * 1_000 + ranks.rank,
+        shared=shared,
+        leader=ranks.leads,
+    )
+    return Trainer(
+        trained,
+        algorithm,
+        opened,
+        setting.tokenizer,
+        setting.retriever,
+        setting.task.rules(),
+        setting.train,
+        config,
+        seed=seed,
+        reference=_reference(algorithm, trained, setting.model, policy),
+        ranks=ranks,
+    )
+
+
+def _reference(algorithm: Algorithm, policy: CausalLMPolicy, model: str, config: PolicyConfig) -> Reference | None:
     """The policy at its start, frozen, for an algorithm that compares with it: the adapters switched off, or a copy."""
     if "ref_logprobs" not in getattr(algorithm, "needs", ()):
         return None
-    if config.lora.rank:
-        return base_of(policy)
-    return open_policy(model, config, policy.device).requires_grad_(False)
+    return base_of(policy) if config.lora.rank else open_policy(model, config.plain(), policy.device)
 
 
 def options_of(algorithm: Algorithm) -> dict[str, Any]:

@@ -23,16 +23,15 @@ from rich.logging import RichHandler
 
 from algos.training.checkpoint import CheckpointError
 from algos.training.distributed import Ranks, open_ranks
-from algos.training.engines import Engine
-from algos.training.engines.opening import open_engine
 from algos.training.learner import Diverged, Metrics
 from algos.training.loading import save_policy
 from algos.training.lora import weights
 from algos.training.tracking import Trackers
 from algos.training.trainer import Trainer, of_rollouts
-from experiments.config import TrainConfig, make_algorithm, parse_train
 from experiments.provenance import environment, write_json
-from experiments.running import Setting, open_policy, options_of, reference_for
+from experiments.running import Setting, open_trainer, options_of
+from experiments.train_config import TrainConfig, parse
+from search_gym import tokenizers
 from search_gym.retrieval.strict import SearchError
 from search_gym.trajectory import write_jsonl
 
@@ -51,33 +50,13 @@ class Run:
     def open(cls, config: TrainConfig, ranks: Ranks, console: Console) -> Run:
         """Load everything, so that what is missing is said before anything is trained."""
         setting = Setting.open(config.task, config.model)
-        device = config.device or ranks.device
-        algorithm = make_algorithm(config.algo)
-        policy = open_policy(setting.model, config.policy, device)
-        reference = reference_for(algorithm, policy, setting.model, config.policy)
-        # While a copy samples, the policy itself may change, or be cut up over the processes.
-        shared = not (config.trainer.async_rollouts or config.shard)
-        sampled = policy if shared else open_policy(setting.model, config.policy.plain(), device)
-        engine = open_engine(
-            config.engine,
-            model=setting.model,
-            policy=sampled,
-            tokenizer=setting.tokenizer,
-            seed=config.seed + ranks.rank,
-            shared=shared,
-            leader=ranks.leads,
-        )
-        trainer = Trainer(
-            policy,
-            algorithm,
-            engine,
-            setting.tokenizer,
-            setting.retriever,
-            config.task.rules(),
-            setting.train,
+        trainer = open_trainer(
+            setting,
+            config.algo,
             config.trainer,
             seed=config.seed,
-            reference=reference,
+            policy=config.policy,
+            engine=config.engine,
             ranks=ranks,
         )
         return cls(config, setting, ranks, trainer, console)
@@ -91,34 +70,35 @@ class Run:
 
         def on_step(metrics: Metrics) -> None:
             step = metrics["step"]
+            if self.ranks.leads:
+                self.console.print(line(metrics, config.trainer.steps), soft_wrap=True)
             if config.evaluate_every and step % config.evaluate_every == 0 and step < config.trainer.steps:
                 metrics = metrics | {"held_out": self.evaluate(evaluations, step)}
             trackers.log(metrics)
-            if self.ranks.leads:
-                self.console.print(line(metrics, config.trainer.steps))
 
-        def settle() -> None:
-            if self.ranks.leads:
-                write_json(out / "config.json", settings | {"options": options_of(trainer.algorithm)})
-                write_json(out / "environment.json", environment())
-            if config.evaluate_every and trainer.steps_done == 0:
-                self.evaluate(evaluations, 0)
-
-        trainer.train(out, on_step, resume=config.resume, on_start=settle)
+        if self.ranks.leads:
+            out.mkdir(parents=True, exist_ok=True)
+            write_json(out / "config.json", settings | {"options": options_of(trainer.algorithm)})
+            write_json(out / "environment.json", environment())
+        if config.evaluate_every and not config.resume:
+            self.evaluate(evaluations, 0)
+        trainer.train(out, on_step, resume=config.resume)
+        if config.trainer.save_every:
+            trainer.save(out)
         held_out = self.evaluate(evaluations, trainer.steps_done)
         save_policy(trainer.policy, out / "policy", leads=self.ranks.leads)
         if self.ranks.leads:
-            self.setting.tokenizer.save(out / "policy")
+            tokenizers.copy_files(self.setting.model, out / "policy")
             write_json(out / "result.json", {"algorithm": config.algo, "seed": config.seed, "held_out": held_out})
-            self.console.print(f"Policy: {out / 'policy'}\nMetrics: {out / 'metrics.jsonl'}")
+            self.console.print(f"Policy: {out / 'policy'}\nMetrics: {out / 'metrics.jsonl'}", soft_wrap=True)
         trackers.close()
 
     def evaluate(self, folder: Path, step: int) -> dict[str, Any]:
         """Answer the held-out questions greedily, each process its share; the dialogues go to step-000012.jsonl."""
-        engine: Engine = self.trainer.rollouts.idle()
-        engine.sync(lambda: weights(self.trainer.policy))
         share = self.setting.held_out[self.ranks.rank :: self.ranks.count]
-        answered = self.setting.evaluate(engine, share, 0.0, batch_size=self.config.batch_episodes)[1] if share else []
+        with self.trainer.rollouts.paused() as engine:
+            engine.sync(lambda: weights(self.trainer.policy))
+            answered = self.setting.evaluate(engine, share, self.config.batch_episodes) if share else []
         trajectories = [t for part in self.ranks.gather(answered) for t in part]
         found = of_rollouts(trajectories)
         if self.ranks.leads:
@@ -126,7 +106,8 @@ class Run:
             write_jsonl(folder / f"step-{step:06}.jsonl", trajectories)
             self.console.print(
                 f"step {step}: held out, greedy, {len(trajectories)} questions: EM {found['em']:.3f}  F1 "
-                f"{found['f1']:.3f}  searches {found['searches']:.2f}"
+                f"{found['f1']:.3f}  searches {found['searches']:.2f}",
+                soft_wrap=True,
             )
         return found
 
@@ -161,10 +142,11 @@ def main(argv: list[str] | None = None) -> int:
     stopped."""
     console = Console()
     logging.basicConfig(format="%(message)s", handlers=[RichHandler(console=console, show_path=False)])
+    logging.getLogger("algos").setLevel(logging.INFO)
     sys.path.append(str(Path.cwd()))  # for --algo package.module:Name; a script has its own folder on the path instead
     try:
-        config = parse_train(argv)
-        run = Run.open(config, open_ranks(shard=config.shard, device=config.device), console)
+        config = parse(argv)
+        run = Run.open(config, open_ranks(config.shard, config.device or None), console)
     except (ValueError, TypeError, ImportError, FileNotFoundError) as error:
         print(f"train: error: {error}", file=sys.stderr)
         return 2

@@ -45,11 +45,30 @@ def collate(trajectories: Sequence[Trajectory], groups: Sequence[int], device: t
     )
 
 
+def read_lengths(mask: torch.Tensor) -> torch.Tensor:
+    """How many ids of each row a policy must read to score the row: those before the last sampled one.
+
+    Cut by these, a row that ends in passages or a prompt whose response counts for nothing takes no room for them.
+
+    Args:
+        mask: bool [B, T], True where the policy sampled the id.
+
+    Returns:
+        int64 [B], >= 1: a policy reads one id even where it sampled none.
+    """
+    columns = torch.arange(mask.shape[1], device=mask.device)
+    return (mask * columns).amax(1).clamp(min=1)
+
+
 def cut_by_length(lengths: Sequence[int], tokens: int) -> list[list[int]]:
     """Cut rows into micro-batches of similar length, so that little is padding.
 
+    Rows are not packed into one long row. Without a kernel for rows of unlike lengths (flash attention on a GPU), a
+    packed row of length n is a square of n * n scores in attention, of which a block mask throws most away; rows side
+    by side cost the sum of their own squares. And what packing saves, padding, is a few per cent after bucketing.
+
     Args:
-        lengths: of the rows.
+        lengths: of the rows, as `read_lengths` gives them.
         tokens: how many tokens a micro-batch may hold, padding included; a row that is longer makes one of its own.
 
     Returns:

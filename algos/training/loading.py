@@ -62,4 +62,5 @@ def save_policy(policy: CausalLMPolicy, folder: Path, *, leads: bool = True) -> 
     """
     state = {name: value.cpu() if leads else None for name, value in weights(policy)}
     if leads:
-        policy.model.save_pretrained(folder, state_dict=state)
+        with no_progress_bars():
+            policy.model.save_pretrained(folder, state_dict=state)

@@ -3,6 +3,7 @@ Models", arXiv 2106.09685), through peft."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -59,7 +60,9 @@ def add_lora(policy: CausalLMPolicy, config: LoRAConfig) -> PeftModel:
         target_modules=list(config.targets) or "all-linear",
         task_type="CAUSAL_LM",
     )
-    adapted = get_peft_model(policy.model, settings)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)  # of peft 0.21
+        adapted = get_peft_model(policy.model, settings)
     assert not isinstance(adapted, torch.nn.ModuleDict)
     return adapted  # pyright: ignore[reportReturnType]
 

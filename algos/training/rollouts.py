@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
@@ -70,6 +71,15 @@ class Rollout:
     """How much of it went by in searches."""
     counts: Counts = field(default_factory=dict)
     """What the retriever counted."""
+
+    def to_state(self) -> dict[str, Any]:
+        """Of types that `torch.load(weights_only=True)` reads."""
+        return vars(self) | {"trajectories": [trajectory.to_json() for trajectory in self.trajectories]}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Rollout:
+        """The inverse of `to_state`."""
+        return cls(**{**state, "trajectories": [Trajectory.from_json(row) for row in state["trajectories"]]})
 
 
 @dataclass
@@ -142,12 +152,19 @@ class Rollouts:
         pending, self._pending = self._pending, None
         return self.make() if pending is None else pending.result()
 
+    @contextmanager
+    def paused(self) -> Iterator[Engine]:
+        """The engine, for another use in between: no rollouts are being made, and its random state is put back."""
+        if self._pending is not None:
+            self._pending.exception()  # waits; whatever it is, `take` gives or raises it
+        state = self.engine.state_dict()
+        yield self.engine
+        self.engine.load_state_dict(state)
+
     def state_dict(self) -> dict[str, Any]:
         """Where the next batch begins. Waits for one that is being made, which is part of the state."""
-        pending = None if self._pending is None else self._pending.result()
-        rows = None if pending is None else [trajectory.to_json() for trajectory in pending.trajectories]
-        state = {"position": self._order.position, "engine": self.engine.state_dict(), "pending": rows}
-        return state | {"kept": [] if pending is None else pending.kept}
+        pending = None if self._pending is None else self._pending.result().to_state()
+        return {"position": self._order.position, "engine": self.engine.state_dict(), "pending": pending}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called."""
@@ -156,8 +173,7 @@ class Rollouts:
         self._pending = None
         if state["pending"] is not None:
             self._pending = Future()
-            rows = [Trajectory.from_json(row) for row in state["pending"]]
-            self._pending.set_result(Rollout(rows, list(state["kept"]), 0.0, 0.0))
+            self._pending.set_result(Rollout.from_state(state["pending"]))
 
 
 def groups_of(trajectories: Sequence[Trajectory], size: int) -> list[int]:

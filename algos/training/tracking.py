@@ -53,7 +53,7 @@ def _open(name: str, out: Path) -> Any:
     out.mkdir(parents=True, exist_ok=True)
     tracker = LOGGER_TYPE_TO_CLASS[name]
     needs_folder = getattr(tracker, "requires_logging_directory", False)
-    opened = tracker(out.name, logging_dir=out) if needs_folder else tracker(out.name)
+    opened = tracker(name, logging_dir=out) if needs_folder else tracker(out.name)
     opened.start()
     return opened
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from algos import Algorithm
+from algos.training import snapshot
 from algos.training.collate import collate
 from algos.training.config import TrainerConfig
 from algos.training.critic import Critic
@@ -83,24 +84,67 @@ class Trainer:
             self.engine, self.tokenizer, self.retriever, self.rules, self.questions, config, self.ranks
         )
         self.steps_done = 0
+        self._saved: tuple[Path, int] | None = None  # the folder and the step of the last checkpoint
 
-    def train(self, out: Path, on_step: Callable[[Metrics], None] = lambda _: None) -> None:
-        """Run up to `config.steps` steps; write metrics.jsonl and trajectories.jsonl into the folder `out`.
+    def train(
+        self,
+        out: Path,
+        on_step: Callable[[Metrics], None] = lambda _: None,
+        *,
+        resume: bool = False,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Run up to `config.steps` steps; write metrics.jsonl, trajectories.jsonl and checkpoints into a folder.
 
         Args:
-            out: is made if it is not there; files of an earlier run in it are replaced.
-            on_step: called with the metrics of each step.
+            out: the folder; is made if it is not there. Logs of an earlier run without checkpoints are replaced.
+            on_step: called with the metrics of each step, in every process, before its checkpoint.
+            resume: go on from the newest whole checkpoint in the folder; begin anew if there is none.
+            on_start: called in every process before the first step, once it is sure that the run may go on here.
+
+        Raises:
+            CheckpointError: if there are checkpoints and `resume` is not set; if none of them is whole, or it is that
+                of a run with other settings; if one cannot be written.
         """
         out.mkdir(parents=True, exist_ok=True)
         self.learner.wreckage = out / "diverged.pt"
-        with (out / "metrics.jsonl").open("w", encoding="utf-8") as log:
-            while self.steps_done < self.config.steps:
-                metrics, trajectories = self.step()
-                log.write(json.dumps(metrics) + "\n")
-                log.flush()  # whoever watches the run, or stops it, sees every step that is done
+        self._begin(out, resume)
+        on_start()
+        while self.steps_done < self.config.steps:
+            metrics, trajectories = self.step()
+            if self.ranks.leads:
+                with (out / "metrics.jsonl").open("a", encoding="utf-8") as log:
+                    log.write(json.dumps(metrics) + "\n")
                 saved = trajectories[: self.config.save_trajectories]
-                write_jsonl(out / "trajectories.jsonl", saved, append=self.steps_done > 1)
-                on_step(metrics)
+                write_jsonl(out / "trajectories.jsonl", saved, append=True)
+            on_step(metrics)
+            every = self.config.save_every
+            if every and (self.steps_done % every == 0 or self.steps_done == self.config.steps):
+                self.save(out)
+
+    def _begin(self, out: Path, resume: bool) -> None:
+        """Load what an earlier run left in its folder, or see that nothing is lost by beginning anew."""
+        if resume:
+            folder = snapshot.load(self, out)
+            if folder is not None:
+                self._saved = out, self.steps_done
+                _log.info("going on from %s", folder)
+                return
+            _log.warning("there is no checkpoint in %s to go on from: beginning anew", out)
+        snapshot.require_none(self.ranks, out)
+        if self.ranks.leads:
+            for name in snapshot.LOGS:
+                (out / name).unlink(missing_ok=True)
+
+    def save(self, out: Path) -> None:
+        """Write a checkpoint into the run folder, unless that of this step was written there. All processes call it.
+
+        Raises:
+            CheckpointError: if it cannot be written.
+        """
+        if self._saved != (out, self.steps_done):
+            snapshot.save(self, out)
+            self._saved = out, self.steps_done
 
     def step(self) -> tuple[Metrics, list[Trajectory]]:
         """One rollout batch and its updates: the metrics, and all episodes, those of other processes too."""

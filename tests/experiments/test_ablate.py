@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 import algos
-from experiments import ablate
-from experiments.config import PRESETS, AblateConfig, Task, make_algorithm, parse
+from experiments import ablate, models, running
+from experiments.config import PRESETS, AblateConfig, Task, make_algorithm, parse, parse_evaluation
+from experiments.games import GAMES
 from search_gym.trajectory import Trajectory, read_jsonl
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +33,7 @@ def run(out: Path, *options: str) -> int:
 
 def untimed(path: Path) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+    return [{name: value for name, value in row.items() if name not in ("seconds", "speed")} for row in rows]
 
 
 def played(folder: Path) -> list[tuple[int, ...]]:
@@ -182,24 +185,44 @@ def test_labels_carry_options() -> None:
         AblateConfig(algos="grpo,grpo")
 
 
-def test_the_model_chooses_the_preset() -> None:
+def test_the_model_chooses_the_preset(tmp_path: Path) -> None:
     assert parse([]) == PRESETS["embedded"]
     assert parse(["--model", "smollm2"]) == PRESETS["smollm2"]
-    other = parse(["--model", "some/model", "--steps", "7"])
-    assert other.task == PRESETS["smollm2"].task
-    assert other.trainer.steps == 7
+    for kind, template in {"base": None, "chat": "{{ messages[0].content }}"}.items():
+        folder = tmp_path / kind
+        save_tokenizer(folder, template)
+        found = parse(["--model", str(folder), "--steps", "7"])
+        assert (found.task, found.out) == (PRESETS[kind].task, Path(f"runs/ablate-{kind}"))
+        assert (found.trainer.steps, found.trainer.batch_questions) == (7, 256)
+        assert parse_evaluation([f"--model={folder}"]).game == GAMES[kind]
+
+
+def test_a_policy_with_the_embedded_tokenizer_has_the_embedded_preset(tmp_path: Path) -> None:
+    shutil.copytree(models.EMBEDDED, tmp_path / "policy")
+    assert parse(["--model", str(tmp_path / "policy")]).task == PRESETS["embedded"].task
+    assert parse_evaluation(["--model", str(tmp_path / "policy")]).game == GAMES["embedded"]
+
+
+def save_tokenizer(folder: Path, chat_template: str | None) -> None:
+    """The embedded tokenizer with one token more, and a chat template or none."""
+    folder.mkdir()
+    tokenizer = Tokenizer.from_file(str(models.EMBEDDED / "tokenizer.json"))
+    tokenizer.add_tokens(["<more>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "<|end|>"} | ({"chat_template": chat_template} if chat_template else {})
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
 def test_a_file_is_cut_into_questions_to_train_on_and_held_out_ones(tmp_path: Path) -> None:
     path = tmp_path / "questions.jsonl"
     rows = [{"id": str(i), "question": f"Number {i}?", "golden_answers": ["x"]} for i in range(10)]
     path.write_text("\n".join(map(json.dumps, rows)))
-    train, held_out = ablate.split_questions(Task(questions=str(path), held_out_size=4))
+    train, held_out = running.split_questions(Task(questions=str(path), held_out_size=4))
     assert len(train) == 6
     assert sorted(q.id for q in train + held_out) == sorted(map(str, range(10)))
-    assert ablate.split_questions(Task(questions=str(path), held_out_size=4)) == (train, held_out)
-    train, held_out = ablate.split_questions(Task(questions=str(path), held_out=str(path), held_out_size=3))
+    assert running.split_questions(Task(questions=str(path), held_out_size=4)) == (train, held_out)
+    train, held_out = running.split_questions(Task(questions=str(path), held_out=str(path), held_out_size=3))
     assert (len(train), len(held_out)) == (10, 3)
     path.write_text(json.dumps(rows[0]))
     with pytest.raises(ValueError, match="too few questions"):
-        ablate.split_questions(Task(questions=str(path)))
+        running.split_questions(Task(questions=str(path)))

@@ -101,7 +101,7 @@ def test_a_server_that_is_killed_and_started_again_costs_nothing_but_time(
     assert [row["failed_searches"] for row in rows] == [0.0] * CONFIG.steps
     assert [row["search_queries"] for row in rows] == [round(row["searches"] * row["episodes"]) for row in rows]
     expected, played = in_process
-    assert without(rows, "seconds", "search_queries") == without(expected, "seconds")
+    assert without(rows, "seconds", "speed", "search_queries") == without(expected, "seconds", "speed")
     assert trajectories == played
     assert sum(t.searches for t in trajectories) > 20
 
@@ -116,7 +116,9 @@ def test_a_cache_changes_nothing_but_who_is_asked(
             cached.search(["before the first step"], 1)  # which is of none
             rows, trajectories = trained(cached, tmp_path / name)
         expected, played = in_process
-        assert without(rows, "seconds", "search_queries", "search_cache_hit_rate") == without(expected, "seconds")
+        assert without(rows, "seconds", "speed", "search_queries", "search_cache_hit_rate") == without(
+            expected, "seconds", "speed"
+        )
         assert trajectories == played
         assert [row["search_queries"] for row in rows] == [round(row["searches"] * row["episodes"]) for row in rows]
         rates.append([row["search_cache_hit_rate"] for row in rows])
@@ -170,7 +172,7 @@ def run(out: Path, *options: str) -> int:
 
 def results(out: Path) -> list[dict[str, Any]]:
     runs = json.loads((out / "results.json").read_text())["runs"]
-    return without(runs, "seconds")
+    return without(runs, "seconds", "speed")
 
 
 @pytest.mark.slow

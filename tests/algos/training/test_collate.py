@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algos.training.collate import collate, cut_by_length
+from algos.training.collate import collate, cut_by_length, read_lengths
 from search_gym.trajectory import Trajectory
 
 
@@ -52,6 +52,12 @@ def test_micro_batches_hold_every_row_once_within_the_budget(lengths: list[int],
     assert sorted(row for part in parts for row in part) == list(range(len(lengths)))
     for part in parts:
         assert len(part) == 1 or len(part) * max(lengths[row] for row in part) <= tokens
+
+
+@given(st.integers(1, 6).flatmap(lambda n: st.lists(st.lists(st.booleans(), min_size=n, max_size=n), min_size=1)))
+def test_what_must_be_read_ends_before_the_last_sampled_id(rows: list[list[bool]]) -> None:
+    expected = [max([1, *(column for column, sampled in enumerate(row) if sampled)]) for row in rows]
+    assert read_lengths(torch.tensor(rows)).tolist() == expected
 
 
 def test_misuse_is_refused() -> None:

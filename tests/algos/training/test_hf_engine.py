@@ -158,6 +158,7 @@ class Play:
             self.ids[request.key] = [*request.ids, *sample.ids, *TOKENIZER.encode(" found" * (request.key % 4))]
 
 
+@pytest.mark.slow
 @given(schedules(), st.sampled_from([0.0, 0.125, 5.0]))
 @settings(max_examples=30)
 def test_every_turn_is_that_of_its_sequence_alone(biased, schedule, share) -> None:

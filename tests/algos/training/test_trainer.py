@@ -187,14 +187,14 @@ def test_dynamic_sampling_fills_a_batch_with_groups_whose_rewards_differ() -> No
             seen.append(batch)
             return super().advantages(batch)
 
-    config = replace(CONFIG, batch_questions=4, group_size=2, max_sampled_batches=20)
+    config = replace(CONFIG, batch_questions=8, group_size=2, max_sampled_batches=20)
     made = replace(trainer(config, replace(RULES, reward=coin)), algorithm=Spy())
     metrics, trajectories = made.step()
     (batch,) = seen
-    assert len(batch) == config.rollouts == 8
+    assert len(batch) == config.rollouts == 16
     assert bool(informative(batch).all())
-    assert metrics["episodes"] == len(trajectories) > 8
-    assert metrics["episodes"] % 8 == 0
+    assert metrics["episodes"] == len(trajectories) > 16
+    assert metrics["episodes"] % 16 == 0
 
 
 def test_dynamic_sampling_ends_even_where_all_rewards_are_equal() -> None:

@@ -1,0 +1,43 @@
+"""Folders of results: each belongs to the settings that it was begun with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.provenance import write_json
+
+
+def claim(out: Path, settings: Mapping[str, Any], *, free: Collection[str], holds: str) -> None:
+    """Make a folder and write the settings into its config.json, or see that they are those that it was begun with.
+
+    Args:
+        out: the folder.
+        settings: of JSON's types, and what `str` makes words of.
+        free: settings that may differ, by their full name: "task.search_cache" for one in a group.
+        holds: what the folder holds, for the message.
+
+    Raises:
+        ValueError: naming each setting that differs.
+    """
+    path = out / "config.json"
+    now = json.loads(json.dumps(settings, default=str))
+    if path.exists():
+        old, new = _flat(json.loads(path.read_text(encoding="utf-8"))), _flat(now)
+        names = sorted((old | new).keys() - set(free))
+        changed = [f"{name}: {old.get(name)} -> {new.get(name)}" for name in names if old.get(name) != new.get(name)]
+        if changed:
+            raise ValueError(
+                f"{out} holds {holds} with other settings ({'; '.join(changed)}): name another folder with --out, or "
+                "delete that one"
+            )
+    write_json(path, now)
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
