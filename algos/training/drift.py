@@ -32,7 +32,7 @@ def ratio_drift(log_ratio: Tensor, mask: Tensor) -> dict[str, float]:
     if not bool(mask.any()):
         return {}
     tokens = log_ratio[mask].double()
-    quantiles = tokens.quantile(torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)).exp().tolist()
+    quantiles = tokens.quantile(tokens.new_tensor([0.05, 0.5, 0.95])).exp().tolist()
     products = torch.where(mask, log_ratio, 0).double().sum(1)[mask.any(1)]
     drifted = (products < torch.tensor(COLLAPSED).log()).double().mean().item()
     named = dict(zip(("ratio_p05", "ratio_p50", "ratio_p95"), quantiles, strict=True))

@@ -21,6 +21,7 @@ from algos.training.distributed import Ranks, open_ranks, whole
 from algos.training.engines import Request, Sample, Weights
 from algos.training.engines.hf import HFEngine
 from algos.training.learner import Learner
+from algos.training.loading import save_policy
 from algos.training.lora import LoRAConfig, add_lora, base_of, weights
 from algos.training.policy import CausalLMPolicy
 from algos.training.trainer import Trainer
@@ -272,6 +273,16 @@ CASES: dict[str, Update | Steps] = {
 }
 
 
+def adapted() -> CausalLMPolicy:
+    """A policy whose adapters do something."""
+    made = policy()
+    add_lora(made, LoRAConfig(rank=2))
+    for name, parameter in made.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(0))
+    return made
+
+
 def run_rank(rank: int, count: int, port: int, shard: bool, folder: str) -> None:
     """Run all cases as one process of `count`, and leave what they gave in the folder. Nothing waits over a minute."""
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
@@ -279,4 +290,7 @@ def run_rank(rank: int, count: int, port: int, shard: bool, folder: str) -> None
     torch.set_num_threads(1)
     ranks = open_ranks(shard, "cpu", timedelta(seconds=60))
     torch.save({name: case.run(ranks) for name, case in CASES.items()}, Path(folder) / f"{rank}.pt")
+    saved = adapted()
+    ranks.wrap(saved)
+    save_policy(saved, Path(folder) / "policy", leads=ranks.leads)
     torch.distributed.destroy_process_group()

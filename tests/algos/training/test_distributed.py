@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 import algos
 from algos.training.distributed import ALONE, Ranks, open_ranks, share
+from algos.training.loading import load_policy
+from algos.training.lora import weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated")  # peft asks for it
 
@@ -46,14 +48,20 @@ def alone() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["ddp", "fsdp2"])
-def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[bool, list[dict]]:
-    """What each of two processes found, and whether parameters were sharded."""
-    folder = tmp_path_factory.mktemp("ranks")
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where two processes left what they found; its name says whether parameters were sharded."""
+    folder = tmp_path_factory.mktemp(f"sharded-{request.param}")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     mp.spawn(worker.run_rank, (2, port, request.param, str(folder)), nprocs=2)  # pyright: ignore[reportPrivateImportUsage]
-    return request.param, [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> tuple[bool, list[dict]]:
+    """Whether parameters were sharded, and what each of two processes found."""
+    return "True" in folder.name, [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
 def _distance(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
@@ -123,6 +131,13 @@ def test_the_engine_samples_from_the_weights_of_the_policy(case: str, found: tup
     for of_rank in found[1]:
         result = of_rank[case]
         assert all(torch.equal(result["sampler"][name], value) for name, value in result["weights"].items())
+
+
+@pytest.mark.slow
+def test_a_saved_policy_is_whole_with_its_adapters_merged(folder: Path) -> None:
+    saved, expected = load_policy(folder / "policy"), dict(weights(worker.adapted()))
+    for name, value in weights(saved):
+        torch.testing.assert_close(value, expected[name])
 
 
 @pytest.mark.slow
