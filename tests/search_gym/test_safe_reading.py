@@ -53,7 +53,7 @@ def test_a_chat_template_runs_no_code(mark: Path, tmp_path: Path) -> None:
     folder = tmp_path / "tokenizer"
     shutil.copytree(TOKENIZER, folder)
     (folder / "chat_template.jinja").write_text(template)
-    with pytest.raises(ValueError, match="the chat template of .* refuses the prompt"):
+    with pytest.raises(ValueError, match=r"the chat template of .* refuses the prompt"):
         render("Who?", tokenizers.load(folder))
     assert not mark.exists()
 

@@ -14,7 +14,17 @@ from pathlib import Path
 
 import httpx
 import pytest
-from vllm_models import EMBEDDED, QUESTION, SMALL_CACHE, TOKENIZER, everything, furthest, needs_vllm, right_ends, trained
+from vllm_models import (
+    EMBEDDED,
+    QUESTION,
+    SMALL_CACHE,
+    TOKENIZER,
+    everything,
+    furthest,
+    needs_vllm,
+    right_ends,
+    trained,
+)
 
 from algos.training.collate import collate
 from algos.training.engines import Request
@@ -182,7 +192,7 @@ class TestServer:
                 engine.submit([Request("long", QUESTION, engine.max_model_len)])
             assert engine.collect() == []
             engine.submit([Request("stranger", [10**6], 4)])
-            with pytest.raises(RuntimeError, match="no sample of 'stranger': .*400"):
+            with pytest.raises(RuntimeError, match=r"no sample of 'stranger': .*400"):
                 engine.collect()
 
     def test_a_server_that_dies_is_an_error_and_no_hang(self, server) -> None:
