@@ -79,7 +79,7 @@ def load(trainer: Trainer, out: Path) -> Path | None:
     folder = by_leader(trainer.ranks, lambda: newest(out))
     if folder is None:
         return None
-    state, ranks, learner = read_json(folder / "state.json"), trainer.ranks, trainer.learner
+    state, ranks, learner = _read_state(folder / "state.json"), trainer.ranks, trainer.learner
     if state["processes"] != ranks.count:
         raise CheckpointError(
             f"{folder} was saved by {state['processes']} processes, and here are {ranks.count}: each goes on with "
@@ -135,6 +135,14 @@ def settings(trainer: Trainer) -> dict[str, Any]:
         if is_dataclass(held) and not isinstance(held, type):
             found |= {f"{part}.{field.name}": _plain(getattr(held, field.name)) for field in fields(held)}
     return found
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    state = read_json(path)
+    parts = ("steps_done", "processes", "skipped_in_a_row", "settings", "logs")
+    if missing := [part for part in parts if not isinstance(state, dict) or part not in state]:
+        raise CheckpointError(f"{path} lacks {', '.join(missing)}: delete that checkpoint to go on from the one before")
+    return state
 
 
 def _plain(value: Any) -> Any:

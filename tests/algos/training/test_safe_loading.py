@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from resume_worker import CONFIG, QUESTIONS, RETRIEVER, policy, trainer
+from resume_worker import CONFIG, QUESTIONS, RETRIEVER, RULES, policy, trainer
 
 import algos
 from algos.training.checkpoint import CheckpointError, verify
@@ -20,6 +20,8 @@ from algos.training.engines.hf import HFEngine
 from algos.training.loading import load_policy, save_policy
 from algos.training.trainer import Trainer
 from search_gym import Rules, tokenizers
+
+EMBEDDED = Path(__file__).parents[3] / "experiments" / "assets" / "embedded-policy"
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*weights_only:UserWarning")
 
@@ -136,10 +138,19 @@ def test_a_model_that_is_not_there_is_said(tmp_path: Path) -> None:
         load_policy(tmp_path / "empty")
 
 
-def test_a_tokenizer_without_padding_token_trains() -> None:
-    assert tokenizers.embedded().pad_id is None
-    metrics, _ = trainer(replace(CONFIG, steps=1)).step()
-    assert metrics["updates"] == 2
+def test_a_tokenizer_without_padding_token_trains(tmp_path: Path) -> None:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    tokenizers.copy_files(str(EMBEDDED), folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    del config["pad_token"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = tokenizers.load(folder)
+    start = policy()
+    metrics, _ = Trainer(
+        start, algos.make("grpo"), HFEngine(start, tokenizer), tokenizer, RETRIEVER, RULES, QUESTIONS, CONFIG
+    ).step()
+    assert metrics["updates"] == CONFIG.updates
 
 
 def test_a_context_that_the_model_does_not_have_is_refused() -> None:
