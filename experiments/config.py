@@ -43,6 +43,10 @@ class Task(Game):
     invalid_cost: float = 0.0
     """Subtracted from the reward for every turn that is no action."""
 
+    def __post_init__(self) -> None:
+        if self.held_out_size < 1:
+            raise ValueError(f"--held-out-size must be at least 1, not {self.held_out_size}")
+
     def rules(self) -> Rules:
         """The rules of the episodes."""
         costs = {"search_cost": self.search_cost, "invalid_cost": self.invalid_cost}
@@ -72,6 +76,8 @@ class AblateConfig:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise ValueError(f"--seeds must be at least 1, not {self.seeds}")
+        if self.batch_episodes < 1:
+            raise ValueError(f"--batch-episodes must be at least 1, not {self.batch_episodes}")
         for label in self.labels:
             make_algorithm(label)
         if len(set(self.labels)) < len(self.labels):

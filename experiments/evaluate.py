@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from algos.training.engines import Engine
+from algos.training.engines import Engine, EngineError
 from algos.training.engines.opening import open_engine
 from algos.training.loading import context_of, load_policy
 from algos.training.rollout import play
@@ -239,8 +239,8 @@ def show(results: dict[str, Any], out: Path, console: Console) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; 0 when all is done, 1 when a search failed that was not to or the disk refused, 2 for settings that
-    cannot be used, 130 when it was stopped."""
+    """The command; 0 when all is done, 1 when a search failed that was not to or the engine or the disk refused, 2 for
+    settings that cannot be used, 130 when it was stopped."""
     console = Console()
     try:
         with ExitStack() as held:
@@ -249,12 +249,12 @@ def main(argv: list[str] | None = None) -> int:
                 bench = Bench.open(config)
                 held.enter_context(open_folder(bench))
                 done = count_answers(bench)
-            except (ValueError, TypeError, ImportError, FileNotFoundError) as error:
+            except (ValueError, TypeError, ImportError, OSError, EngineError) as error:
                 print(f"evaluate: error: {error}", file=sys.stderr)
                 return 2
             results = evaluate(bench, done, console)
         show(results, config.out, console)
-    except (SearchError, OSError) as error:
+    except (SearchError, EngineError, OSError) as error:
         print(f"evaluate: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

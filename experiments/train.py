@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from rich.console import Console
 from rich.logging import RichHandler
 
+from algos.training import snapshot
 from algos.training.checkpoint import CheckpointError
+from algos.training.checkpoint import folders as checkpoints
 from algos.training.distributed import Ranks, open_ranks
+from algos.training.engines import EngineError
 from algos.training.learner import Diverged, Metrics
 from algos.training.loading import save_policy
 from algos.training.lora import weights
@@ -44,11 +46,19 @@ class Run:
     setting: Setting
     ranks: Ranks
     trainer: Trainer
+    trackers: Trackers
     console: Console
 
     @classmethod
     def open(cls, config: TrainConfig, ranks: Ranks, console: Console) -> Run:
-        """Load everything, so that what is missing is said before anything is trained."""
+        """Load everything, so that what is missing is said before anything is trained.
+
+        Raises:
+            CheckpointError: if the run folder holds another run that has checkpoints.
+        """
+        trackers = Trackers(config.track)
+        if not config.resume:
+            snapshot.require_none(ranks, config.out)
         setting = Setting.open(config.task, config.model)
         trainer = open_trainer(
             setting,
@@ -59,42 +69,46 @@ class Run:
             engine=config.engine,
             ranks=ranks,
         )
-        return cls(config, setting, ranks, trainer, console)
+        return cls(config, setting, ranks, trainer, trackers, console)
 
     def train(self) -> None:
         """Train to the end; evaluate on the way; leave the policy, its dialogues and a result in the run folder."""
         config, out, trainer = self.config, self.config.out, self.trainer
-        settings = json.loads(json.dumps(asdict(config), default=str))
-        trackers = Trackers(config.track if self.ranks.leads else (), out, settings)
-        evaluations = out / "evaluations"
-
-        def on_step(metrics: Metrics) -> None:
-            step = metrics["step"]
-            if self.ranks.leads:
-                self.console.print(line(metrics, config.trainer.steps), soft_wrap=True)
-            if config.evaluate_every and step % config.evaluate_every == 0 and step < config.trainer.steps:
-                metrics = metrics | {"held_out": self.evaluate(evaluations, step)}
-            trackers.log(metrics)
-
-        if self.ranks.leads:
-            out.mkdir(parents=True, exist_ok=True)
-            write_json(out / "config.json", settings | {"options": options_of(trainer.algorithm)})
-            write_json(out / "environment.json", environment())
-        if config.evaluate_every and not config.resume:
-            self.evaluate(evaluations, 0)
-        trainer.train(out, on_step, resume=config.resume)
-        if config.trainer.save_every:
+        try:
+            trainer.train(out, self._after_step, resume=config.resume, on_start=self._begin)
             trainer.save(out)
-        held_out = self.evaluate(evaluations, trainer.steps_done)
+            held_out = self.evaluate(trainer.steps_done)
+            self.trackers.log({"step": trainer.steps_done, "held_out": held_out})
+        finally:
+            self.trackers.close()
         save_policy(trainer.policy, out / "policy", leads=self.ranks.leads)
         if self.ranks.leads:
             tokenizers.copy_files(self.setting.model, out / "policy")
             write_json(out / "result.json", {"algorithm": config.algo, "seed": config.seed, "held_out": held_out})
             self.console.print(f"Policy: {out / 'policy'}\nMetrics: {out / 'metrics.jsonl'}", soft_wrap=True)
-        trackers.close()
 
-    def evaluate(self, folder: Path, step: int) -> dict[str, Any]:
-        """Answer the held-out questions greedily, each process its share; the dialogues go to step-000012.jsonl."""
+    def _begin(self) -> None:
+        """Once it is sure that the run may go on in its folder."""
+        config, out = self.config, self.config.out
+        settings = json.loads(json.dumps(asdict(config), default=str))
+        if self.ranks.leads:
+            write_json(out / "config.json", settings | {"options": options_of(self.trainer.algorithm)})
+            write_json(out / "environment.json", environment())
+            self.trackers.open(out, settings)
+        if config.evaluate_every and self.trainer.steps_done == 0:
+            self.trackers.log({"step": 0, "held_out": self.evaluate(0)})
+
+    def _after_step(self, metrics: Metrics) -> None:
+        step, steps, every = metrics["step"], self.config.trainer.steps, self.config.evaluate_every
+        if self.ranks.leads:
+            self.console.print(line(metrics, steps), soft_wrap=True)
+        if every and step % every == 0 and step < steps:
+            metrics = metrics | {"held_out": self.evaluate(step)}
+        self.trackers.log(metrics)
+
+    def evaluate(self, step: int) -> dict[str, Any]:
+        """Answer the held-out questions greedily, each process its share: evaluations/step-000012.jsonl."""
+        folder = self.config.out / "evaluations"
         share = self.setting.held_out[self.ranks.rank :: self.ranks.count]
         with self.trainer.rollouts.paused() as engine:
             engine.sync(lambda: weights(self.trainer.policy))
@@ -124,15 +138,31 @@ def line(metrics: Metrics, steps: int) -> str:
     return "  ".join(parts)
 
 
-def stopped_by(work: Callable[[], None], console: Console) -> int:
-    """Run; what stops it becomes a message and an exit code."""
+def how_to_go_on(out: Path) -> str:
+    """What to do after a run was stopped."""
+    saved = checkpoints(out)
+    if saved:
+        return f"The same command with --resume goes on from {saved[-1].name}."
+    return "There was no checkpoint yet: the same command begins anew, and --save-every 1 saves after every step."
+
+
+def attempt(argv: list[str] | None, console: Console) -> int:
+    """Set a run up and train; a user's mistake and what stops a run become a line and an exit code."""
     try:
-        work()
-    except (SearchError, Diverged, CheckpointError) as error:
+        config = parse(argv)
+        if config.resume and not (config.out / "config.json").exists():
+            raise ValueError(f"--resume: there is no run in {config.out}; name its folder with --out, or begin one")
+        run = Run.open(config, open_ranks(config.shard, config.device or None), console)
+    except (ValueError, TypeError, ImportError, OSError, EngineError, CheckpointError) as error:
+        print(f"train: error: {error}", file=sys.stderr)
+        return 2
+    try:
+        run.train()
+    except (SearchError, EngineError, Diverged, CheckpointError, OSError) as error:
         print(f"train: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        console.print("\nStopped. The same command with --resume goes on from the newest checkpoint.")
+        console.print(f"\nStopped. {how_to_go_on(config.out)}", soft_wrap=True)
         return 130
     return 0
 
@@ -145,12 +175,10 @@ def main(argv: list[str] | None = None) -> int:
     logging.getLogger("algos").setLevel(logging.INFO)
     sys.path.append(str(Path.cwd()))  # for --algo package.module:Name; a script has its own folder on the path instead
     try:
-        config = parse(argv)
-        run = Run.open(config, open_ranks(config.shard, config.device or None), console)
-    except (ValueError, TypeError, ImportError, FileNotFoundError) as error:
-        print(f"train: error: {error}", file=sys.stderr)
-        return 2
-    return stopped_by(run.train, console)
+        return attempt(argv, console)
+    except KeyboardInterrupt:
+        console.print("\nStopped before anything was trained.")
+        return 130
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class TrainConfig:
     out: Path = Path("runs/train")
     """The run folder."""
     resume: bool = False
-    """Go on from the newest checkpoint in the run folder."""
+    """Go on from the newest checkpoint in the run folder, or begin anew if the run was stopped before its first."""
     seed: int = 0
     """Of the sampling and of the minibatches."""
     device: str = ""
@@ -77,6 +77,8 @@ class TrainConfig:
             raise ValueError(f"--track: no tracker is called {', '.join(unknown)}; there are: {', '.join(TRACKERS)}")
         if self.evaluate_every < 0:
             raise ValueError(f"--evaluate-every must be at least 0, not {self.evaluate_every}")
+        if self.batch_episodes < 1:
+            raise ValueError(f"--batch-episodes must be at least 1, not {self.batch_episodes}")
         self.task.rules()
 
 
@@ -113,6 +115,9 @@ PRESETS: dict[str, TrainConfig] = {
 }
 """Runs that are ready to start."""
 
+_SAVE_EVERY = 5
+"""Steps between checkpoints where nothing else is said: a run that is stopped is to lose minutes, not all."""
+
 
 def parse(argv: Sequence[str] | None = None) -> TrainConfig:
     """Settings from the command line, over a preset, or over what suits the model that it names."""
@@ -132,6 +137,6 @@ def parse(argv: Sequence[str] | None = None) -> TrainConfig:
             out=Path(f"runs/train{name}"),
             batch_episodes=of_model.batch_episodes,
             task=of_model.task,
-            trainer=of_model.trainer,
+            trainer=replace(of_model.trainer, save_every=_SAVE_EVERY),
         )
     return tyro.cli(TrainConfig, args=argv, default=default, description=TrainConfig.__doc__)

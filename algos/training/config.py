@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 _AT_LEAST_ONE = ("batch_questions", "group_size", "minibatches", "epochs", "max_sampled_batches", "micro_batch_tokens")
-_AT_LEAST_ZERO = ("concurrency", "warmup_steps", "save_every", "max_skips", "save_trajectories")
+_AT_LEAST_ZERO = ("steps", "concurrency", "warmup_steps", "save_every", "max_skips", "save_trajectories")
+_RATES = ("learning_rate", "critic_learning_rate", "weight_decay")
+_CHOICES = {"schedule": ("constant", "linear", "cosine"), "precision": ("fp32", "bf16"), "async_rollouts": (0, 1)}
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,16 @@ class TrainerConfig:
             for name in names:
                 if getattr(self, name) < low:
                     raise ValueError(f"{name} must be at least {low}, not {getattr(self, name)}")
-        if self.temperature <= 0:
-            raise ValueError(f"temperature must be above 0 in training, not {self.temperature}")
+        for name in _RATES:
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be a finite number of at least 0, not {getattr(self, name)}")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, not {getattr(self, name)!r}")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"temperature must be above 0 and finite in training, not {self.temperature}")
+        if not self.max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm must be above 0, not {self.max_grad_norm}")
         if not 0 <= self.drift_alarm < 1:
             raise ValueError(f"drift_alarm must be in [0, 1), not {self.drift_alarm}")
         if self.minibatches > self.rollouts:

@@ -140,11 +140,23 @@ def open_ranks(shard: bool = False, device: torch.device | str | None = None, ti
         shard: cut parameters up over the processes (FSDP2) rather than hold them in each (DDP).
         device: a GPU where there is one, unless given.
         timeout: see `Together`.
+
+    Raises:
+        ValueError: if there is no such device, or accelerate was configured to do more than to start the processes.
     """
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return Together(device, shard, timeout)
-    return Ranks(device)
+    return Ranks(usable_device(device))
+
+
+def usable_device(name: torch.device | str) -> torch.device:
+    """The device of that name. Raises ValueError if it cannot be used here."""
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # AssertionError: torch without CUDA
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"the device {str(name)!r} cannot be used here: {reason}") from error
 
 
 def _shard(module: nn.Module, device: torch.device, half: bool) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from algos.training.distributed import usable_device
 from algos.training.lora import weights
 from algos.training.policy import CausalLMPolicy
 from search_gym.progress import no_progress_bars
@@ -31,9 +32,9 @@ def load_policy(
         trust_remote_code: run the code that the model brings, should it bring some.
 
     Raises:
-        ValueError: if there is no model at that place, or none that can be used.
+        ValueError: if there is no model at that place, or none that can be used; if there is no such device.
     """
-    name = str(path)
+    name, device = str(path), usable_device(device)
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
         with no_progress_bars():

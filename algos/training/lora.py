@@ -3,6 +3,7 @@ Models", arXiv 2106.09685), through peft."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ class LoRAConfig:
     def __post_init__(self) -> None:
         if self.rank < 0:
             raise ValueError(f"the rank of LoRA must be at least 0, not {self.rank}")
+        if not 0 <= self.alpha < math.inf:
+            raise ValueError(f"the alpha of LoRA must be a finite number of at least 0, not {self.alpha}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"the dropout of LoRA must be in [0, 1), not {self.dropout}")
 

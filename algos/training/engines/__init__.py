@@ -12,6 +12,10 @@ Weights = Callable[[], Iterable[tuple[str, torch.Tensor]]]
 """Gives the present parameters of the policy, whole and by their Hugging Face names, when called."""
 
 
+class EngineError(RuntimeError):
+    """What an engine samples with, such as a server, cannot be reached or refuses."""
+
+
 @dataclass(frozen=True)
 class Request:
     """One sequence that is to be continued until its turn ends.

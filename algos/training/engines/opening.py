@@ -86,7 +86,7 @@ def open_engine(
     Raises:
         ValueError: if hf has no policy, there is no such model, or the server was not started as it must be.
         ImportError: if what the engine needs is not installed.
-        RuntimeError: if the server cannot be reached.
+        EngineError: if the server cannot be reached.
     """
     if config.name == "hf":
         from algos.training.engines.hf import HFEngine

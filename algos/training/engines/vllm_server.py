@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from algos.training.engines import Request, Sample, Weights
+from algos.training.engines import EngineError, Request, Sample, Weights
 from algos.training.engines.turns import Seeds, Turn, begun, closing_ids, with_head
 from search_gym.retrieval.http import Cause, Connection, Trouble, insist
 from search_gym.tokenizers import Tokenizer
@@ -63,7 +63,7 @@ class VLLMServerEngine:
 
     Raises:
         ValueError: if that is no URL, or the server was not started as above; ImportError: without httpx and tenacity;
-        RuntimeError: if the server cannot be reached.
+        EngineError: if the server cannot be reached.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class VLLMServerEngine:
         """Wait until some sequences have ended their turn; see `Engine.collect`.
 
         Raises:
-            RuntimeError: if the server refuses a request, or does not answer in time.
+            EngineError: if the server refuses a request, or does not answer in time.
         """
         samples: list[Sample] = []
         while self._asked and not (samples and self._ended.empty()):
@@ -117,7 +117,7 @@ class VLLMServerEngine:
                 continue
             del self._asked[asked.turn.key]
             if asked.failure is not None:
-                raise RuntimeError(f"no sample of {asked.turn.key!r}: {asked.failure}") from asked.failure
+                raise EngineError(f"no sample of {asked.turn.key!r}: {asked.failure}") from asked.failure
             samples.append(asked.turn.sample())
         return samples
 
@@ -137,7 +137,7 @@ class VLLMServerEngine:
         Where torch.distributed runs, all processes must call it.
 
         Raises:
-            RuntimeError: if the weights did not arrive, in whichever process.
+            EngineError: if the weights did not arrive, in whichever process.
         """
         self.forget(list(self._asked))
         failure = self._hand_over(weights) if self._leader else _went_through(weights)
@@ -145,7 +145,7 @@ class VLLMServerEngine:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.broadcast_object_list(told, src=0)
         if failure or told[0]:
-            raise RuntimeError(f"the weights did not reach the server: {failure or told[0]}")
+            raise EngineError(f"the weights did not reach the server: {failure or told[0]}")
 
     def state_dict(self) -> dict[str, Any]:
         """Where in the sequence of seeds the engine is. The same seeds give the same samples up to rounding, which in
@@ -169,7 +169,7 @@ class VLLMServerEngine:
         except Trouble as trouble:
             if trouble.cause is Cause.FINAL:
                 raise ValueError(f"{self._connection.url} is no vLLM server in developer mode: {_START}") from trouble
-            raise RuntimeError(f"the vLLM server cannot be asked for its settings: {trouble}") from trouble
+            raise EngineError(f"the vLLM server cannot be asked for its settings: {trouble}") from trouble
         try:
             self._exchange("/inference/v1/generate", {})
         except Trouble as trouble:  # refused, for it asks for nothing
@@ -208,7 +208,7 @@ class VLLMServerEngine:
         if asked.forgotten:
             return
         if choice["finish_reason"] not in ("stop", "length"):
-            raise RuntimeError(f"the server stopped sampling ({choice['finish_reason']}): see what it logged")
+            raise EngineError(f"the server stopped sampling ({choice['finish_reason']}): see what it logged")
         stranger = turn.take(choice["token_ids"], [step["logprob"] for step in choice["logprobs"]["content"]])
         if stranger is not None:
             self._bias[stranger] = -100.0  # see VLLMEngine
