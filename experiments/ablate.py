@@ -28,7 +28,8 @@ from algos.training.learner import Metrics
 from algos.training.loading import load_policy
 from algos.training.policy import CausalLMPolicy
 from experiments import folders, report
-from experiments.config import AblateConfig, parse
+from experiments.comparisons import collapsed
+from experiments.config import AblateConfig, parse, run_folder
 from experiments.provenance import environment, write_json
 from experiments.running import Setting, open_trainer, options_of
 from search_gym.retrieval.strict import SearchError
@@ -74,17 +75,18 @@ def run(bench: Bench, label: str, seed: int, start: dict[str, Any], out: Path, a
     began = time.perf_counter()
     ranks = Ranks(bench.config.device)
     trainer = open_trainer(bench.setting, label, bench.config.trainer, seed=seed, ranks=ranks)
-    failed = 0
+    failed, rewards = 0, list[float]()
 
     def on_step(metrics: Metrics) -> None:
         nonlocal failed
         failed += round(metrics["failed_searches"] * metrics["episodes"])
+        rewards.append(metrics["reward"])
         advance(bench.config.trainer.rollouts)
 
     trainer.train(out, on_step=on_step)
     end = bench.evaluate(trainer.policy, out / "end", advance)
     result = {"algorithm": label, "seed": seed, "start": start, "end": end, "steps": trainer.steps_done}
-    result |= {"options": options_of(trainer.algorithm), "failed_searches": failed}
+    result |= {"options": options_of(trainer.algorithm), "failed_searches": failed, "collapsed": collapsed(rewards)}
     write_json(out / "result.json", result | {"seconds": round(time.perf_counter() - began, 1)})
 
 
@@ -99,7 +101,16 @@ def open_folder(config: AblateConfig) -> None:
     folders.claim(
         config.out,
         asdict(config),
-        free={"algos", "seeds", "out", "device", "batch_episodes", "task.search_cache", "task.on_search_error"},
+        free={
+            "algos",
+            "preset",
+            "seeds",
+            "out",
+            "device",
+            "batch_episodes",
+            "task.search_cache",
+            "task.on_search_error",
+        },
         holds="a comparison",
     )
     write_json(config.out / "environment.json", environment())
@@ -109,7 +120,7 @@ def compare(bench: Bench, console: Console) -> None:
     """Run what is not finished yet, then report on all of it."""
     config = bench.config
     folders = {
-        (label, seed): config.out / "runs" / f"{label.replace(':', '_')}-seed{seed}"
+        (label, seed): config.out / "runs" / run_folder(label, seed)
         for seed in range(config.seeds)
         for label in config.labels
     }

@@ -6,6 +6,7 @@ import argparse
 import ast
 import inspect
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -59,7 +60,10 @@ class AblateConfig:
 
     algos: str = "grpo,sapo"
     """Algorithms, separated by commas: names that `search-gym algos` lists, or package.module:Name. Options follow a
-    colon: sapo:gamma=0.05:tau=0.8, grpo:preset=verl"""
+    colon: sapo:gamma=0.05:tau=0.8, grpo:preset=verl; with several values, name the algorithm with each of them:
+    sapo:gamma=0.05,sapo:gamma=0.2"""
+    preset: str = "quick"
+    """What is compared unless --algos says so: quick, paper-table2, tau or zoo."""
     seeds: int = 3
     """How many seeds; they are 0, 1, 2, …"""
     model: str = "embedded"
@@ -78,16 +82,30 @@ class AblateConfig:
             raise ValueError(f"--seeds must be at least 1, not {self.seeds}")
         if self.batch_episodes < 1:
             raise ValueError(f"--batch-episodes must be at least 1, not {self.batch_episodes}")
-        for label in self.labels:
-            make_algorithm(label)
-        if len(set(self.labels)) < len(self.labels):
-            raise ValueError(f"--algos names an algorithm twice: {self.algos}")
+        self._check_labels()
         self.task.rules()
+
+    def _check_labels(self) -> None:
+        made: dict[str, algos.Algorithm] = {}
+        for label in self.labels:
+            algorithm = make_algorithm(label)
+            same = [other for other, there in made.items() if label == other or algorithm == there]
+            if same:
+                raise ValueError(f"--algos names an algorithm twice: {same[0]} and {label} are the same")
+            taken = [other for other in made if run_folder(other, 0) == run_folder(label, 0)]
+            if taken:
+                raise ValueError(f"--algos: the runs of {taken[0]} and {label} would share a folder")
+            made[label] = algorithm
 
     @property
     def labels(self) -> list[str]:
         """The algorithms, each with its options as it was written."""
         return [label.strip() for label in self.algos.split(",")]
+
+
+def run_folder(label: str, seed: int) -> str:
+    """The name of the folder of a run: the label with "_" for what a folder had better not be called."""
+    return f"{re.sub(r'[^A-Za-z0-9._=+-]', '_', label)}-seed{seed}"
 
 
 def make_algorithm(label: str) -> algos.Algorithm:
@@ -224,14 +242,50 @@ PRESETS: dict[str, AblateConfig] = {
     "base": AblateConfig(task=Task(**vars(GAMES["base"]), reward="f1"), trainer=_PAPER_TRAINER),
     "chat": AblateConfig(task=Task(**vars(GAMES["chat"]), reward="f1"), trainer=_PAPER_TRAINER),
 }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `--preset` names; it goes over what suits the model."""
+
+    algos: str
+    """As in `AblateConfig`; the first is the baseline of the others."""
+    trainer: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of `TrainerConfig` that differ."""
+
+
+COMPARISONS: dict[str, Comparison] = {
+    "quick": Comparison("grpo,sapo"),
+    # arXiv 2603.10069, Table 2.
+    "paper-table2": Comparison("grpo,grpo_kl,grpo_kl_r,sapo", {"penalty_every": 4}),
+    # Its sweep of the threshold, with the default, 1.0, as the baseline.
+    "tau": Comparison("sapo:tau=1.0,sapo:tau=0.6,sapo:tau=0.8,sapo:tau=1.2", {"penalty_every": 4}),
+    "zoo": Comparison(
+        "grpo,ppo,sapo,grpo_kl,grpo_kl_r,lld,gspo,dapo,dr_grpo,rloo,reinforce_pp,cispo,soft_sapo",
+    ),
+}
 EVALUATIONS: dict[str, EvaluateConfig] = {kind: EvaluateConfig(game=game) for kind, game in GAMES.items()} | {
     "smollm2": EvaluateConfig(game=GAMES["smollm2"], batch_episodes=8, chunk_questions=8)
 }
 
 
 def parse(argv: Sequence[str] | None = None) -> AblateConfig:
-    """Settings from the command line, over the preset of the model that it names."""
-    return _parse(AblateConfig, PRESETS, "runs/ablate", argv)
+    """Settings from the command line, over what suits the model that it names and the comparison.
+
+    Raises:
+        ValueError: if there is no such model or comparison.
+    """
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--preset", default="quick")
+    name = first.parse_known_args(argv)[0].preset
+    if name not in COMPARISONS:
+        raise ValueError(f"no preset is called {name!r}; there are: {', '.join(COMPARISONS)}")
+    chosen = COMPARISONS[name]
+    defaults = {
+        kind: replace(suits, preset=name, algos=chosen.algos, trainer=replace(suits.trainer, **chosen.trainer))
+        for kind, suits in PRESETS.items()
+    }
+    return _parse(AblateConfig, defaults, "runs/ablate" if name == "quick" else f"runs/ablate-{name}", argv)
 
 
 def parse_evaluation(argv: Sequence[str] | None = None) -> EvaluateConfig:

@@ -2,9 +2,10 @@
 
 A result is one run, (algorithm, seed), as a dict:
 
-    {"algorithm": str, "seed": int, "start": SCORES, "end": SCORES, ...}      further keys are ignored
+    {"algorithm": str, "seed": int, "start": SCORES, "end": SCORES, "collapsed": int or None, ...}
     SCORES = {"sampled": {"em": float, "f1": float, "questions": int, ...}, "greedy": the same}
 
+"collapsed" is the step at which the run did (`comparisons.collapsed`); further keys are ignored.
 Intervals are over seeds: how far the mean would move if training ran again with other seeds, on the same questions.
 """
 
@@ -12,8 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
-from scipy.special import stdtrit
 
-CONFIDENCE = 0.95
+from experiments.comparisons import CONFIDENCE, improvement, iqm_interval, mean_interval
+
 DECODINGS = ("sampled", "greedy")
 MEASURES = ("em", "f1")
 
@@ -46,45 +46,23 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E
 STYLES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 
 
-# ---- intervals ----
-
-
-def mean_interval(values: Iterable[float]) -> dict[str, Any]:
-    """The mean of a sample and the 95 % Student t interval of the mean that it was drawn around.
-
-        mean ± t(0.975, n - 1) s / sqrt(n),    s the sample standard deviation (ddof 1)
-
-    Source: Student, "The probable error of a mean", Biometrika 6 (1908). Exact for normal values; one value says
-    nothing about spread, so its interval is None, not of width 0. Sums are exact: the order of values has no effect.
-
-    Returns:
-        {"n": int, "mean": float, "half_width": float, "low": float, "high": float}; the last three None if n is 1,
-        the last four if n is 0.
-    """
-    sample = [float(value) for value in values]
-    n = len(sample)
-    if n == 0:
-        return {"n": 0, "mean": None, "half_width": None, "low": None, "high": None}
-    mean = statistics.mean(sample)
-    if n == 1:
-        return {"n": 1, "mean": mean, "half_width": None, "low": None, "high": None}
-    quantile = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
-    half = quantile * statistics.stdev(sample) / math.sqrt(n)
-    return {"n": n, "mean": mean, "half_width": half, "low": mean - half, "high": mean + half}
+# ---- summary ----
 
 
 def summarize(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Means and intervals over seeds, for each algorithm in order of first appearance, ready for JSON.
 
-    INTERVAL is what `mean_interval` returns. The baseline of every pair is the first algorithm; a difference is
-    that of the end scores, algorithm minus baseline, over the seeds that both have finished.
+    INTERVAL is what `mean_interval` and, for "iqm", `iqm_interval` return, CHANCE what `improvement` does. The
+    baseline of every pair is the first algorithm; a difference is that of the end scores, algorithm minus baseline,
+    over the seeds that both have finished; "better" compares all runs of the two. "collapsed" are the seeds that did.
 
         {"questions": int, "confidence": 0.95,
-         "algorithms": [{"algorithm": str, "seeds": [int, ...],
-                         "sampled": {"em": {"start": float, "end": INTERVAL, "gain": INTERVAL}, "f1": the same},
+         "algorithms": [{"algorithm": str, "seeds": [int, ...], "collapsed": [int, ...],
+                         "sampled": {"em": {"start": float, "end": INTERVAL, "gain": INTERVAL, "iqm": INTERVAL},
+                                     "f1": the same},
                          "greedy": the same}, ...],
          "paired": [{"baseline": str, "algorithm": str, "seeds": [int, ...],
-                     "sampled": {"em": INTERVAL, "f1": INTERVAL}, "greedy": the same}, ...]}
+                     "sampled": {"em": INTERVAL | {"better": CHANCE}, "f1": the same}, "greedy": the same}, ...]}
 
     Raises:
         ValueError: if there are no results, a run comes twice, or runs were scored on different numbers of questions.
@@ -117,10 +95,16 @@ def _algorithm(label: str, runs: Mapping[int, Mapping[str, Any]]) -> dict[str, A
     def scores(decoding: str, measure: str) -> dict[str, Any]:
         start, end = ([row[when][decoding][measure] for row in runs.values()] for when in ("start", "end"))
         gain = mean_interval(after - before for before, after in zip(start, end, strict=True))
-        return {"start": mean_interval(start)["mean"], "end": mean_interval(end), "gain": gain}
+        return {
+            "start": mean_interval(start)["mean"],
+            "end": mean_interval(end),
+            "gain": gain,
+            "iqm": iqm_interval(end),
+        }
 
     table = {decoding: {measure: scores(decoding, measure) for measure in MEASURES} for decoding in DECODINGS}
-    return {"algorithm": label, "seeds": sorted(runs), **table}
+    fallen = sorted(seed for seed, row in runs.items() if row["collapsed"] is not None)
+    return {"algorithm": label, "seeds": sorted(runs), "collapsed": fallen, **table}
 
 
 def _pair(baseline: str, other: str, runs: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> dict[str, Any]:
@@ -128,9 +112,9 @@ def _pair(baseline: str, other: str, runs: Mapping[str, Mapping[int, Mapping[str
     seeds = sorted(ours.keys() & theirs.keys())
 
     def difference(decoding: str, measure: str) -> dict[str, Any]:
-        return mean_interval(
-            ours[seed]["end"][decoding][measure] - theirs[seed]["end"][decoding][measure] for seed in seeds
-        )
+        ends = [{seed: row["end"][decoding][measure] for seed, row in runs.items()} for runs in (ours, theirs)]
+        better = improvement(*(list(scores.values()) for scores in ends))
+        return mean_interval(ends[0][seed] - ends[1][seed] for seed in seeds) | {"better": better}
 
     table = {decoding: {measure: difference(decoding, measure) for measure in MEASURES} for decoding in DECODINGS}
     return {"baseline": baseline, "algorithm": other, "seeds": seeds, **table}
@@ -140,11 +124,11 @@ def _pair(baseline: str, other: str, runs: Mapping[str, Mapping[int, Mapping[str
 
 
 def table(summary: Mapping[str, Any]) -> Group:
-    """A summary for the terminal, 80 columns wide: a table of algorithms and, of two or more, one of differences."""
+    """A summary for the terminal, 80 columns wide: a table of algorithms and, of two or more, two of comparisons."""
     percent = f"{100 * summary['confidence']:g} %"
     scores = _grid(
         f"Scores on {summary['questions']} held-out questions",
-        f"Mean over seeds ± half its {percent} Student t interval; –: one seed has none.",
+        f"Mean over seeds ± half its {percent} Student t interval; –: one seed has none.\n{_collapses(summary)}",
         ("Algorithm", "Seeds", "Decoding", "Score", "Start", "End", "Gain"),
     )
     for entry in summary["algorithms"]:
@@ -161,7 +145,41 @@ def table(summary: Mapping[str, Any]) -> Group:
     )
     for entry in summary["paired"]:
         _add_rows(pairs, entry, lambda it: (_plus_minus(it, "+z"), _low_high(it)))
-    return Group(scores, Text(), pairs)
+    robust = _grid(
+        f"Interquartile means, and the chance that a run beats one of {baseline}",
+        f"Of all end scores, seeds not paired, with {percent} intervals; –: too few seeds for one.",
+        ("Algorithm", "Decoding", "Score", "IQM", "P(better)", f"{percent} interval"),
+    )
+    for entry, pair in zip(summary["algorithms"], [None, *summary["paired"]], strict=True):
+        _add_robust(robust, entry, pair)
+    return Group(scores, Text(), pairs, Text(), robust)
+
+
+def _collapses(summary: Mapping[str, Any]) -> str:
+    """How many runs collapsed, where some did."""
+    found = [
+        f"{entry['algorithm']} {len(entry['collapsed'])} of {len(entry['seeds'])}"
+        for entry in summary["algorithms"]
+        if entry["collapsed"]
+    ]
+    return f"Runs that collapsed (reward under half its best, to the end): {', '.join(found) or 'none'}."
+
+
+def _add_robust(grid: Table, entry: Mapping[str, Any], pair: Mapping[str, Any] | None) -> None:
+    """The rows of one algorithm in the table of what outliers do not move; the baseline has no pair."""
+    head = entry["algorithm"]
+    for decoding in DECODINGS:
+        for row, measure in enumerate(MEASURES):
+            better = {} if pair is None else pair[decoding][measure]["better"]
+            chance, low = better.get("probability"), better.get("low")
+            words = (
+                "" if chance is None else f"{chance:.2f}",
+                "" if low is None else f"[{low:.2f}, {better['high']:.2f}]",
+            )
+            iqm = _plus_minus(entry[decoding][measure]["iqm"])
+            grid.add_row(*map(Text, (head, "" if row else decoding, measure.upper(), iqm, *words)))
+            head = ""
+    grid.add_section()
 
 
 def _grid(title: str, caption: str, columns: Sequence[str]) -> Table:
