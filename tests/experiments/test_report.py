@@ -34,7 +34,7 @@ def result(algorithm: str, seed: int, end: float, start: float = 0.4) -> dict[st
 
         return {"sampled": one(0.0), "greedy": one(0.1)}
 
-    return {"algorithm": algorithm, "seed": seed, "start": scores(start), "end": scores(end), "seconds": 1.0}
+    return {"algorithm": algorithm, "seed": seed, "start": scores(start), "end": scores(end), "collapsed": None}
 
 
 def results(**ends: Sequence[float]) -> list[dict[str, Any]]:
