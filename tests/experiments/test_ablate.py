@@ -17,7 +17,16 @@ from tokenizers import Tokenizer
 
 import algos
 from experiments import ablate, models, running
-from experiments.config import PRESETS, AblateConfig, Task, make_algorithm, parse, parse_evaluation
+from experiments.config import (
+    COMPARISONS,
+    PRESETS,
+    AblateConfig,
+    Task,
+    make_algorithm,
+    parse,
+    parse_evaluation,
+    run_folder,
+)
 from experiments.games import GAMES
 from search_gym.trajectory import Trajectory, read_jsonl
 
@@ -183,6 +192,52 @@ def test_labels_carry_options() -> None:
         make_algorithm("sapo:gamma")
     with pytest.raises(ValueError, match="algorithm twice"):
         AblateConfig(algos="grpo,grpo")
+
+
+def test_an_option_can_be_swept() -> None:
+    config = AblateConfig(algos="grpo, sapo:gamma=0.05,sapo:gamma=0.2,sapo:variant=released:gamma=0.2")
+    assert config.labels == ["grpo", "sapo:gamma=0.05", "sapo:gamma=0.2", "sapo:variant=released:gamma=0.2"]
+    folders = [run_folder(label, 3) for label in config.labels]
+    assert folders[1:3] == ["sapo_gamma=0.05-seed3", "sapo_gamma=0.2-seed3"]
+    assert len(set(folders)) == 4
+    assert run_folder("my.module:Mine:path=../x y", 0) == "my.module_Mine_path=.._x_y-seed0"
+    with pytest.raises(ValueError, match=r"sapo and sapo:gamma=0\.10 are the same"):
+        AblateConfig(algos="sapo,sapo:gamma=0.10")
+
+
+class Named:
+    """An algorithm of a user's, with a name for an option."""
+
+    def __init__(self, name: str = "") -> None:
+        self.advantages, self.loss = algos.make("grpo").advantages, algos.make("grpo").loss
+
+
+def test_runs_never_share_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "named", sys.modules[__name__])
+    with pytest.raises(ValueError, match="named:Named:name=a/b and named:Named:name=a b would share a folder"):
+        AblateConfig(algos="named:Named:name=a/b,named:Named:name=a b")
+
+
+def test_presets_name_what_is_compared() -> None:
+    assert sorted(COMPARISONS["zoo"].algos.split(",")) == sorted(algos.available())
+    table2 = parse(["--preset", "paper-table2", "--model=smollm2", "--steps", "3"])
+    assert table2.labels == ["grpo", "grpo_kl", "grpo_kl_r", "sapo"]
+    assert table2.out == Path("runs/ablate-paper-table2-smollm2")
+    assert (table2.trainer.steps, table2.trainer.penalty_every) == (3, 4)
+    assert (table2.task, table2.trainer.learning_rate) == (PRESETS["smollm2"].task, 1e-5)
+    tau = parse(["--preset=tau"])
+    assert sorted(algo.tau for algo in map(make_algorithm, tau.labels) if isinstance(algo, algos.SAPO)) == [
+        0.6, 0.8, 1.0, 1.2,
+    ]  # fmt: skip
+    assert parse(["--preset", "tau", "--algos", "grpo"]).labels == ["grpo"]
+    for name in COMPARISONS:
+        assert parse(["--preset", name]).preset == name
+
+
+def test_a_preset_that_is_not_there_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ablate.main(["--preset", "papertable2"]) == 2
+    error = capsys.readouterr().err
+    assert error == ("ablate: error: no preset is called 'papertable2'; there are: quick, paper-table2, tau, zoo\n")
 
 
 def test_the_model_chooses_the_preset(tmp_path: Path) -> None:
