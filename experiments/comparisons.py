@@ -31,8 +31,8 @@ LEAST_FOR_SCORE = 5
 """With fewer runs on either side, the interval of P(X > Y) takes a quantile of t instead of the normal one."""
 WINDOW = 5
 """Steps in a running mean of the reward."""
-LEAST_REWARD = 0.05
-"""A run whose best running mean is below this had nothing to lose."""
+LEAST_REWARD = 0.1
+"""A run whose best running mean is below this had nothing to lose: so near to 0, noise alone halves a running mean."""
 
 Interval = dict[str, Any]
 
