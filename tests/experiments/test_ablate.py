@@ -71,6 +71,11 @@ def test_the_folder_says_what_was_done(finished: Path) -> None:
     assert json.loads((finished / "config.json").read_text())["trainer"]["steps"] == 1
     assert set(json.loads((finished / "environment.json").read_text())) >= {"commit", "python", "versions"}
     assert (finished / "figure.png").stat().st_size > 10_000
+    assert [run["collapsed"] for run in results["runs"]] == [None] * 4  # one step is too short for it
+    [row] = untimed(finished / "runs" / "grpo-seed0" / "metrics.jsonl")
+    assert row.keys() >= {"ratio_min", "lambda_action", "lambda_reasoning", "entropy_action", "entropy_reasoning"}
+    for trained in read_jsonl(finished / "runs" / "grpo-seed0" / "trajectories.jsonl"):
+        assert len(trained.extra["tokens"]["ratio"]) == len(trained.ids)
     ended = list(read_jsonl(finished / "runs" / "grpo-seed0" / "end" / "greedy.jsonl"))
     assert len(ended) == 6
     assert all(isinstance(t, Trajectory) and t.question_id.startswith("test/") for t in ended)
@@ -206,16 +211,16 @@ def test_an_option_can_be_swept() -> None:
 
 
 class Named:
-    """An algorithm of a user's, with a name for an option."""
+    """An algorithm of a user's, with a word for an option."""
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, tag: str = "") -> None:
         self.advantages, self.loss = algos.make("grpo").advantages, algos.make("grpo").loss
 
 
 def test_runs_never_share_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "named", sys.modules[__name__])
-    with pytest.raises(ValueError, match="named:Named:name=a/b and named:Named:name=a b would share a folder"):
-        AblateConfig(algos="named:Named:name=a/b,named:Named:name=a b")
+    with pytest.raises(ValueError, match="named:Named:tag=a/b and named:Named:tag=a b would share a folder"):
+        AblateConfig(algos="named:Named:tag=a/b,named:Named:tag=a b")
 
 
 def test_presets_name_what_is_compared() -> None:

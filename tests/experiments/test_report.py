@@ -104,6 +104,22 @@ def test_summary_of_two_algorithms() -> None:
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
 
 
+def test_summary_of_what_outliers_do_not_move() -> None:
+    rows = results(grpo=[0.1, 0.6, 0.7, 0.8, 0.8], sapo=[0.7, 0.9, 0.8])
+    rows[0]["collapsed"], rows[2]["collapsed"] = 12, 15
+    summary = report.summarize(rows)
+    assert [entry["collapsed"] for entry in summary["algorithms"]] == [[0, 2], []]
+    assert summary["algorithms"][0]["sampled"]["em"]["iqm"]["mean"] == pytest.approx(0.7)
+    [pair] = summary["paired"]
+    assert pair["sampled"]["em"]["better"]["runs"] == [3, 5]
+    # 0.7 beats 2 and draws with 1, 0.9 beats 5, 0.8 beats 3 and draws with 2.
+    assert pair["sampled"]["em"]["better"]["probability"] == pytest.approx(12 / 15 - 0.5 / 15)
+    text = render(rows)
+    assert "(reward under half its best, to the end): grpo 2 of 5." in " ".join(text.split())
+    assert "0.77" in text
+    assert "to the end): none." in " ".join(render(results(grpo=[0.5])).split())
+
+
 @given(SAMPLES, st.floats(-1, 1))
 def test_shifting_all_ends_shifts_mean_and_interval_equally(ends: list[float], shift: float) -> None:
     def entry(values: list[float]) -> dict[str, Any]:
