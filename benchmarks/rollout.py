@@ -67,6 +67,7 @@ class Figures:
     """What was seen of one loop."""
 
     read: int = 0
+    """Ids that went through the model; 0 where nobody counts them."""
     seconds: list[float] = field(default_factory=list)
 
 
@@ -116,10 +117,9 @@ def table(figures: dict[str, Figures], scripts: Sequence[Script], ours: str = OU
     for name, figure in figures.items():
         seconds = median(figure.seconds)
         ratio = median(theirs / own for theirs, own in zip(figure.seconds, mine, strict=True))
-        lines.append(
-            f"| {name} | {sampled / seconds:,.0f} | {len(scripts) / seconds:,.2f} | {f'{figure.read:,}' if figure.read else ''} "
-            f"| {'' if name == ours else f'{ratio:.2f}x'} |"
-        )
+        rates = f"{sampled / seconds:,.0f} | {len(scripts) / seconds:,.2f}"
+        read = f"{figure.read:,}" if figure.read else ""
+        lines.append(f"| {name} | {rates} | {read} | {'' if name == ours else f'{ratio:.2f}x'} |")
     return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 import torch
+from transformers import AutoConfig
 
 from algos.training.engines.vllm import VLLMEngine
 from benchmarks.rollout_loops import drive
@@ -21,7 +22,6 @@ from search_gym import tokenizers
 from search_gym.tokenizers import Tokenizer
 
 ENGINE, TURNS, WHOLE = "vllm engine", "vLLM, turn by turn", "vLLM, all turns at once"
-_CACHE_BYTES = 2 << 30
 
 
 class Endless(Tokenizer):
@@ -127,11 +127,19 @@ def once(engine: VLLMEngine, raw: Raw, scripts: Sequence[Script]) -> dict[str, f
     return seconds
 
 
+def cache_bytes(model: str, scripts: Sequence[Script]) -> int:
+    """What keys and values of all episodes take side by side in float32, and a half more, for they come in blocks."""
+    config = AutoConfig.from_pretrained(model).get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 12 * config.num_hidden_layers * heads * width * sum(map(sizes, scripts))
+
+
 def measure(model: str, scripts: Sequence[Script], rounds: int) -> dict[str, list[float]]:
     """Seconds of each way in each round; a first round does not count."""
     settings: dict[str, Any] = {
         "model": model, "dtype": "float32", "max_model_len": max(map(sizes, scripts)),
-        "kv_cache_memory_bytes": _CACHE_BYTES, "enforce_eager": not torch.cuda.is_available(),
+        "kv_cache_memory_bytes": cache_bytes(model, scripts), "enforce_eager": not torch.cuda.is_available(),
     }  # fmt: skip
     engine, raw = VLLMEngine(tokenizer=Endless(tokenizers.load(model)), **settings), Raw(**settings)
     seen = [once(engine, raw, scripts) for _ in range(rounds + 1)][1:]
