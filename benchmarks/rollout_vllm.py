@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -39,9 +40,11 @@ class Endless(Tokenizer):
 
 
 class Raw:
-    """vLLM itself: `LLM.generate`, log-probs included, without seeds or ids that end a turn."""
+    """vLLM itself: `LLM.generate`, log-probs included, without seeds or ids that end a turn. In this process, as the
+    engine is."""
 
     def __init__(self, **settings: Any) -> None:
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         from vllm import LLM
 
         self.llm = LLM(

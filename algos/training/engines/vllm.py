@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class VLLMEngine:
-    """Samples with a vLLM engine of this process, on the device that vLLM finds.
+    """Samples with a vLLM engine of this process, on its present CUDA device or on whatever else vLLM finds.
 
     Ids in, ids out: vLLM loads no tokenizer. It stops at end-of-sequence ids and at those that can complete a closing
     tag, and a turn that is not over there goes on. Prefixes that sequences share, and that they had in earlier turns,
@@ -229,6 +229,8 @@ def _started(**settings: Any) -> LLMEngine:
     # In a process of its own the model could not take over weights from this one.
     with _random_states_kept(), _environment("VLLM_ENABLE_V1_MULTIPROCESSING", "0"), _hidden("llvmlite.binding.ffi"):
         config = EngineArgs(**given).create_engine_config()
+        if config.device_config.device_type == "cuda":  # else all processes of a machine would take the first one
+            config.device_config.device = torch.device("cuda", torch.cuda.current_device())
         executor = Executor.get_class(config)
         return LLMEngine(config, executor, log_stats=False, multiprocess_mode=False)
 

@@ -22,6 +22,7 @@ from vllm_models import (
     furthest,
     logprobs,
     needs_vllm,
+    of_ranks,
     right_ends,
     trained,
 )
@@ -107,6 +108,12 @@ def test_the_engine_follows_the_policy(engine, policy, adapters, tied) -> None:
     engine.sync(lambda: ((name, value) for name, value in weights(policy) if not (tied and name == "lm_head.weight")))
     after = everything(engine, asking(20))
     assert furthest(policy, after, QUESTION, 1.0) < 1e-4
+
+
+def test_engines_of_several_ranks_follow_their_policies(tmp_path) -> None:
+    for before, after in of_ranks("vllm", tmp_path / "meeting"):
+        assert before > 1e-2
+        assert after < 1e-4
 
 
 def test_weights_that_do_not_fit_are_refused(engine, policy) -> None:
