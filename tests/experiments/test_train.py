@@ -166,7 +166,10 @@ def test_what_cannot_be_used_is_said_in_one_line(
         (["--batch-episodes", "0"], "--batch-episodes must be at least 1, not 0"),
         (["--lora.rank", "-1"], "the rank of LoRA must be at least 0, not -1"),
         (["--engine.name", "vlm"], "unknown engine 'vlm'; there are: hf, vllm"),
-        (["--schedule", "magic"], "choose from 'constant'"),
+        (
+            ["--schedule", "magic"],
+            "invalid choice 'magic' for argument '--schedule'. Expected one of ('constant', 'linear', 'cosine')",
+        ),
     ],
     ids=lambda value: "".join(value[:2]) if isinstance(value, list) else "",
 )
