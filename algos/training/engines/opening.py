@@ -21,7 +21,7 @@ class EngineConfig:
     name: str = "hf"
     """hf: in this process, from the policy itself. vllm: in this process with vLLM, which holds a copy of the policy.
     http://host:port: a vLLM server that was started with VLLM_SERVER_DEV_MODE=1, --enable-scale-out
-    and --logprobs-mode processed_logprobs (docs/engines.md)."""
+    and --logprobs-mode processed_logprobs (docs/train.md)."""
     dtype: str = "auto"
     """vllm: of the weights, auto, float32, bfloat16 or float16; auto is what the model's folder says. Server: in which
     weights are handed over; auto leaves them as they are in training."""

@@ -229,6 +229,9 @@ def _started(**settings: Any) -> LLMEngine:
     # In a process of its own the model could not take over weights from this one.
     with _random_states_kept(), _environment("VLLM_ENABLE_V1_MULTIPROCESSING", "0"), _hidden("llvmlite.binding.ffi"):
         config = EngineArgs(**given).create_engine_config()
+        if config.device_config.device_type == "cuda":
+            # Of several processes on a machine each has a GPU of its own, and vLLM would take the first for all.
+            config.device_config.device = torch.device("cuda", torch.cuda.current_device())
         executor = Executor.get_class(config)
         return LLMEngine(config, executor, log_stats=False, multiprocess_mode=False)
 
