@@ -134,16 +134,23 @@ class Learner:
             group["lr"] = group["full"] * self.config.rate(step)
         rows: list[Metrics] = []
         drift: Metrics = {}
+        self._train(True)
         for _ in range(self.config.epochs):
             order = torch.randperm(len(batch), generator=self.generator)
             for chosen in order.tensor_split(self.config.minibatches):
                 if len(chosen):  # dynamic sampling may have found fewer rows than there are minibatches
                     metrics, drift = self._update_once(batch.select(chosen.to(batch.mask.device)), first=not rows)
                     rows.append(metrics)
+        self._train(False)
         names = dict.fromkeys(name for row in rows for name in row)
         means = {name: _finite(sum(row.get(name, 0.0) for row in rows) / len(rows)) for name in names}
         means |= {"updates": len(rows), "learning_rate": self.optimizer.param_groups[0]["lr"]}
         return means | {name: _finite(value) for name, value in drift.items()}
+
+    def _train(self, on: bool) -> None:
+        """Whether what is trained drops out and recomputes activations: in updates only, for all else must repeat."""
+        for module in self._trained:
+            module.train(on)
 
     def _update_once(self, minibatch: Batch, first: bool) -> tuple[Metrics, Metrics]:
         """One optimiser step on a minibatch, its gradient accumulated over micro-batches."""
