@@ -148,6 +148,15 @@ def test_the_same_seeds_give_the_same_samples(engine, policy) -> None:
     assert len({tuple(s.ids) for s in first}) > 6
 
 
+def test_more_is_asked_for_than_is_read_in_one_step(engine, policy) -> None:
+    drawn = random.Random(0)
+    prompts = [[drawn.randrange(50, 700) for _ in range(300)] for _ in range(30)]
+    assert sum(map(len, prompts)) > 2 * 4096  # what vLLM reads at once
+    samples = everything(engine, [Request(n, prompt, 3) for n, prompt in enumerate(prompts)])
+    for sample, prompt in zip(samples[::6], prompts[::6], strict=True):
+        assert furthest(policy, [sample], prompt, 1.0) < 1e-4
+
+
 def test_what_is_forgotten_does_not_come_back(engine, policy) -> None:
     engine.submit(asking(6))
     engine.forget([1, 3, "nobody"])

@@ -43,7 +43,7 @@ SERVE = ["-m", "vllm.entrypoints.openai.api_server", "--model", str(EMBEDDED), "
 SETTINGS = [
     "--dtype=float32", "--enforce-eager", f"--kv-cache-memory-bytes={SMALL_CACHE}", "--skip-tokenizer-init",
 ]  # fmt: skip
-OURS = ["--enable-scale-out", "--logprobs-mode=processed_logprobs"]
+OURS = ["--enable-scale-out", "--logprobs-mode=processed_logprobs", "--no-enable-chunked-prefill"]
 
 
 def free_port() -> int:
