@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from statistics import fmean
@@ -63,9 +64,9 @@ def pieces(response: str) -> Iterator[tuple[PieceKind, str]]:
     middle of a passage. One thing text cannot tell: whether a passage closes a block and opens another, or there are
     two. Where ids and masks are at hand, as in a `Trajectory`, use those.
     """
-    starts = [match.start() for match in _OPENING.finditer(response)]
-    yield from _own_pieces(response[: starts[0]] if starts else response)
-    for start, stop in zip(starts, [*starts[1:], len(response)], strict=True):
+    bounds = [*(match.start() for match in _OPENING.finditer(response)), len(response)]
+    yield from _own_pieces(response[: bounds[0]])
+    for start, stop in pairwise(bounds):
         block = response[start:stop]
         closings = [match.end() for match in _CLOSING.finditer(block)]
         end = closings[-1] if closings else len(block)

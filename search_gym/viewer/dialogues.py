@@ -130,7 +130,7 @@ def of_recorded(row: jsonl.Row, origin: Origin) -> Dialogue:
     golds = answers(row) if "golden_answers" in row else ()
     answer = row["prediction"] if "prediction" in row else score.predict(response)
     computed = {"em": rewards.exact_match(answer, golds), "f1": rewards.token_f1(answer, golds)} if golds else {}
-    scores = {name: number(row.get(name, computed.get(name)), name) for name in ("reward", "em", "f1")}
+    reward, em, f1 = (number(row.get(name, computed.get(name)), name) for name in ("reward", "em", "f1"))
     return Dialogue(
         text=prompt + response,
         lengths=tuple(utf16_length(text) for _, text in parts),
@@ -142,8 +142,10 @@ def of_recorded(row: jsonl.Row, origin: Origin) -> Dialogue:
         answer=None if answer is None else str(answer),
         end="no answer" if answer is None else "answered",
         searches=sum(kind == "retrieved" for kind, _ in parts),
+        reward=reward,
+        em=em,
+        f1=f1,
         origin=origin,
-        **scores,
     )
 
 
@@ -194,7 +196,7 @@ def _search_note(turn: Turn) -> str:
 def _by_text(trajectory: Trajectory, spans: Sequence[Span]) -> tuple[list[Span], list[str]]:
     """The spans by the texts of the turns, one piece each; one piece for all where they are not found in the text.
 
-    Read from the end, for a prompt may show such turns, and only there do copies stand before the turn itself.
+    Read from the end, for a prompt may show turns just like them.
     """
     parts: list[tuple[SpanKind, str, str]] = []
     end, text = len(trajectory.text), trajectory.text
@@ -204,11 +206,8 @@ def _by_text(trajectory: Trajectory, spans: Sequence[Span]) -> tuple[list[Span],
         if begin < 0:
             return [Span("unknown", 0, 1)], [text]
         written, inserted = spans[2 * place + 1], spans[2 * place + 2]
-        parts = [
-            (written.kind, turn, written.note),
-            (inserted.kind, text[begin + len(turn) : end], inserted.note),
-            *parts,
-        ]
+        after = text[begin + len(turn) : end]
+        parts = [(written.kind, turn, written.note), (inserted.kind, after, inserted.note), *parts]
         end = begin
     parts = [part for part in [("prompt", text[:end], ""), *parts] if part[1]]
     return [Span(kind, at, at + 1, note) for at, (kind, _, note) in enumerate(parts)], [part for _, part, _ in parts]
