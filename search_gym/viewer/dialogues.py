@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 from search_gym import jsonl, rewards, score
@@ -173,11 +174,18 @@ def number(value: Any, name: str) -> float | None:
 
 
 def _spans(trajectory: Trajectory) -> list[Span]:
+    """The prompt, two spans for each turn, the turn that has begun; some may be empty."""
     spans = [Span("prompt", 0, trajectory.prompt_length)]
-    for turn in trajectory.turns:
+    for number, turn in enumerate(trajectory.turns, start=1):
         spans.append(Span("policy", *turn.policy, _turn_note(turn)))
         spans.append(Span("notice" if turn.kind == "invalid" else "retrieved", *turn.inserted, _search_note(turn)))
-    return [*spans, Span("policy", spans[-1].end, len(trajectory.ids))]  # the turn that has begun
+        for before, span in pairwise(spans[-3:]):
+            if not before.end == span.begin <= span.end <= len(trajectory.ids):
+                raise ValueError(
+                    f"turn {number}: ids {span.begin} to {span.end} do not follow on id {before.end}, or are not among "
+                    f"the {len(trajectory.ids)} ids"
+                )
+    return [*spans, Span("policy", spans[-1].end, len(trajectory.ids))]
 
 
 def _turn_note(turn: Turn) -> str:
