@@ -33,7 +33,8 @@ def play(seed: int, passages: Sequence[str] = ("a passage",), tokenizer: Tokeniz
     """An episode of some length, with log-probs."""
     rng = random.Random(seed)
     question = QUESTIONS[seed % len(QUESTIONS)]
-    episode = Episode(question, tokenizer, Rules(**(SMALL | {"max_context_tokens": 600, "max_searches": 2})))
+    rules: dict[str, Any] = {**SMALL, "max_context_tokens": 600, "max_searches": 2}
+    episode = Episode(question, tokenizer, Rules(**rules))
     while not episode.done:
         ids = turn_ids(question, rng, episode.room)
         for event in episode.feed(ids, [-rng.random() for _ in ids]):

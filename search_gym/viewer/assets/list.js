@@ -16,6 +16,7 @@ function refreshList() {
   const all = counted(dialogues.length, "dialogue");
   countLine.textContent = rows.length === dialogues.length ? all : `${rows.length.toLocaleString("en")} of ${all}`;
   list.replaceChildren(rows.length ? canvas : emptyList());
+  list.scrollTop = 0;
   drawn = "";
   drawRows();
 }

@@ -30,7 +30,7 @@ function redraw(changed) {
   syncPanel();
   const relisted = LISTING.some((name) => changed.has(name));
   if (relisted) refreshList();
-  if (relisted || changed.has("at") || changed.has("open")) revealSelected();
+  if (changed.has("at") || changed.has("open")) revealSelected();
   drawRows();
   if (changed.has("at") || changed.has("with") || changed.has("question")) drawPanes();
   else if (changed.has("fold")) refold();
