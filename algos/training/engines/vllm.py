@@ -229,9 +229,7 @@ def _started(**settings: Any) -> LLMEngine:
 
     given = {name: value for name, value in settings.items() if value is not None}
     if current_platform.is_cpu():
-        given["enable_chunked_prefill"] = (
-            False  # takes random numbers back after part of a prompt: only on GPUs
-        )
+        given["enable_chunked_prefill"] = False  # takes random numbers back after part of a prompt: only on GPUs
     # In a process of its own the model could not take over weights from this one.
     with _random_states_kept(), _environment("VLLM_ENABLE_V1_MULTIPROCESSING", "0"), _hidden("llvmlite.binding.ffi"):
         # As `LLM` has it: else vLLM runs an eighth of the sequences side by side that it does on a large GPU.
