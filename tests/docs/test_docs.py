@@ -102,7 +102,7 @@ TINY = ["--steps", "1", "--batch-questions", "2", "--group-size", "2", "--miniba
 def test_the_page_on_training_explains_every_metric_and_no_other(tmp_path: Path) -> None:
     runs = {
         "critic": ["--algo", "ppo:kl_coef=0.1"],
-        "penalty": ["--algo", "sapo:dual_clip=3", "--search-cache", str(tmp_path / "searches.sqlite")],
+        "penalty": ["--algo", "sapo:dual_clip=3", "--penalty-every", "1", "--search-cache", str(tmp_path / "s.sqlite")],
     }
     logged: set[str] = set()
     for name, options in runs.items():
