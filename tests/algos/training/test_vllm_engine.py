@@ -219,19 +219,18 @@ def memorised(ids: Sequence[int], vocabulary: int) -> LlamaForCausalLM:
     return model
 
 
+def global_states() -> tuple[object, str, list[int]]:
+    return random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()  # noqa: NPY002
+
+
 def test_a_tag_that_takes_many_ids_ends_the_turn(tmp_path) -> None:
     tokenizer = spelling()
     prompt, turn = tokenizer.encode("Q: 3>2? "), tokenizer.encode("<think>x>y</think>\n<search>a > b</search>")
     model = memorised([*prompt, *turn, *tokenizer.encode(" and more")], 257)
     model.save_pretrained(tmp_path)
-    states = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()  # noqa: NPY002
+    before = global_states()
     with opened(tmp_path, tokenizer) as engine:
-        # vLLM seeds everything when it starts.
-        assert (
-            random.getstate(),
-            str(np.random.get_state()),
-            torch.get_rng_state().tolist(),
-        ) == states  # noqa: NPY002
+        assert global_states() == before  # vLLM seeds everything when it starts
         requests = [Request("whole", prompt, 100, 0.0), Request("cut", prompt, len(turn) - 1, 0.0)]
         whole, cut = everything(engine, [*requests, Request("long", [*prompt, *turn[:-3]], 100, 0.0)])[:2]
     assert (whole.ids, whole.stopped) == (turn, "tag")
