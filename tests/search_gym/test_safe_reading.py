@@ -90,10 +90,10 @@ def test_an_index_runs_no_code(corpus: Path, tmp_path: Path, mark: Path, trap: o
     array = pickled_array(trap)
     for name in files:
         for number, content in enumerate((array, pickle.dumps(trap), zipped(array, whole / name))):
-            folder = tmp_path / f"{name.name}-{number}"
+            folder = tmp_path / f"{'-'.join(name.parts)}-{number}"
             shutil.copytree(whole, folder)
             (folder / name).write_bytes(content)
-            with suppress(ValueError, OSError, EOFError):
+            with suppress(Exception):  # whatever it says: here it matters that nothing runs
                 sources.open_retriever(str(folder)).search(["capital of Norway"], 2)
             assert not mark.exists(), name
 
