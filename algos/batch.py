@@ -13,7 +13,14 @@ Rows = slice | Sequence[int] | Tensor
 
 
 _PER_ROW = ("rewards", "groups", "lengths", "final_values", "truncated")
-_KINDS = {"mask": "bool", "truncated": "bool", "groups": "int64", "ids": "int64", "lengths": "int64"}  # others: float
+_KINDS = {
+    "mask": "bool",
+    "actions": "bool",
+    "truncated": "bool",
+    "groups": "int64",
+    "ids": "int64",
+    "lengths": "int64",
+}  # others: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +52,8 @@ class Batch:
     """[B] float: what it expects of the state after the last token of a row."""
     returns: Tensor | None = None
     """[B, T] float: what the values should have been; made by the `advantages` of algorithms with a critic."""
+    actions: Tensor | None = None
+    """[B, T] bool: the token is of an action, tags included, not of the reasoning around it. For diagnostics."""
     truncated: Tensor | None = None
     """[B] bool: a budget cut the response off; False where it came to its end."""
     ids: Tensor | None = None
@@ -142,3 +151,6 @@ class Loss:
     """Scalar, to be minimised; that of a part is its share of the whole minibatch's."""
     metrics: dict[str, Tensor]
     """Detached scalars by name; shares as well, so the metrics of all parts sum to those of the whole."""
+    penalty: Tensor | None = None
+    """Scalar: the part of `loss` that penalises drift from the old policy, with its gradient; None where there is none.
+    For diagnostics."""

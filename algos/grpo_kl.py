@@ -43,7 +43,8 @@ class GRPOKL(GRPO):
         """The loss of a minibatch or of a part; `logprobs` [B, T] carry the gradient, `entropy` [B, T] is reported."""
         grpo = super().loss(batch, logprobs, entropy)
         penalty = self.average(conditional_kl(logprobs, batch.old_logprobs, batch.mask, self.tau), batch)
-        return Loss(grpo.loss + self.gamma * penalty, grpo.metrics | {"penalty": penalty.detach()})
+        metrics = grpo.metrics | {"penalty": penalty.detach()}
+        return Loss(grpo.loss + self.gamma * penalty, metrics, self.gamma * penalty)
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,8 @@ class LLD(GRPO):
         fallen = (self.change(batch, log_r.detach()) < 0) & (log_r < 0)
         touched = fallen & (advantages >= 0) & batch.rewarded
         penalty = self.average(torch.where(touched, -log_r, 0), batch)
-        return Loss(grpo.loss + self.lambda_ * penalty, grpo.metrics | {"penalty": penalty.detach()})
+        metrics = grpo.metrics | {"penalty": penalty.detach()}
+        return Loss(grpo.loss + self.lambda_ * penalty, metrics, self.lambda_ * penalty)
 
     def change(self, batch: Batch, log_r: Tensor) -> Tensor:
         """By how much the action, or the response, of each token has become more likely [B, T]; `log_r` likewise."""

@@ -75,7 +75,7 @@ class SAPO(GroupObjective):
         loss = self.average(kl - self.corrected(batch, gain), batch) + self.gamma * penalty
         metrics = token_metrics(batch, logprobs, ratio, entropy) | {"penalty": penalty.detach()}
         metrics |= clip_metrics(batch, ratio, advantages, self.clip_low, self.clip_high, self.dual_clip)
-        return Loss(loss, metrics)
+        return Loss(loss, metrics, self.gamma * penalty)
 
     def penalty(self, batch: Batch, logprobs: Tensor, advantages: Tensor) -> Tensor:
         """The average of 1[r < tau and A > 0] (-log r), before gamma.

@@ -80,6 +80,20 @@ class TurnReader:
         return body.strip()
 
 
+def action_span(text: str) -> tuple[int, int] | None:
+    """Where the action of a turn stands in its text, from the opening tag to the end of the closing one.
+
+    The closing tag is the turn's first; the opening one is the first of that kind before it, as in `TurnReader.body`,
+    whether the action can be read or not. None where there are no such tags.
+    """
+    found = _first_close(text)
+    if found is None:
+        return None
+    close_at, tag = found
+    start = text.find(_OPENS[tag], 0, close_at)
+    return None if start < 0 else (start, close_at + len(tag))
+
+
 def _first_close(text: str) -> tuple[int, str] | None:
     """Where the first closing tag of a text begins, and which it is."""
     return min(((at, tag) for tag in CLOSES if (at := text.find(tag)) >= 0), default=None)

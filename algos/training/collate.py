@@ -7,10 +7,17 @@ from collections.abc import Sequence
 import torch
 
 from algos.batch import Batch
+from search_gym.actions import action_span
+from search_gym.tokenizers import TextStream, Tokenizer
 from search_gym.trajectory import Trajectory
 
 
-def collate(trajectories: Sequence[Trajectory], groups: Sequence[int], device: torch.device | str = "cpu") -> Batch:
+def collate(
+    trajectories: Sequence[Trajectory],
+    groups: Sequence[int],
+    device: torch.device | str = "cpu",
+    tokenizer: Tokenizer | None = None,
+) -> Batch:
     """Pad trajectories to one length.
 
     Padding is told by `lengths` and `mask`, never by the value of an id: a policy may sample the padding id.
@@ -18,6 +25,8 @@ def collate(trajectories: Sequence[Trajectory], groups: Sequence[int], device: t
     Args:
         trajectories: B of them, each with at least one id.
         groups: a number for each; equal for those that answer the same question.
+        device: of the batch.
+        tokenizer: that of the policy; without it the batch does not say which tokens are of an action.
 
     Returns:
         A batch whose `old_logprobs` are those of the sampler until the trainer puts its own there.
@@ -33,16 +42,37 @@ def collate(trajectories: Sequence[Trajectory], groups: Sequence[int], device: t
         return tensor.to(device)
 
     logprobs = padded([t.logprobs for t in trajectories], torch.float32)
+    actions = None if tokenizer is None else padded([action_tokens(t, tokenizer) for t in trajectories], torch.bool)
     return Batch(
         mask=padded([t.mask for t in trajectories], torch.bool),
         old_logprobs=logprobs,
         rollout_logprobs=logprobs,
         rewards=torch.tensor([t.reward for t in trajectories], dtype=torch.float32, device=device),
         groups=torch.tensor(groups, dtype=torch.int64, device=device),
+        actions=actions,
         truncated=torch.tensor([bool(t.truncated) for t in trajectories], device=device),
         ids=padded([t.ids for t in trajectories], torch.int64),
         lengths=torch.tensor([len(t.ids) for t in trajectories], dtype=torch.int64, device=device),
     )
+
+
+def action_tokens(trajectory: Trajectory, tokenizer: Tokenizer) -> list[bool]:
+    """For each id, whether the policy sampled it as part of <search>…</search> or <answer>…</answer>, tags included.
+
+    A token that holds characters of an action and others belongs to the action. A turn ends with the tag that closes
+    its action, so that the action is the turn's last tokens, from the one that holds the "<" of its opening tag on.
+    """
+    found = [False] * len(trajectory.ids)
+    for turn in trajectory.turns:
+        span = action_span(turn.text)
+        if span is None:
+            continue
+        stream, read = TextStream(tokenizer), 0
+        first, end = turn.policy
+        while first < end and (read := read + len(stream.push(trajectory.ids[first]))) <= span[0]:
+            first += 1
+        found[first:end] = [True] * (end - first)
+    return found
 
 
 def read_lengths(mask: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 _AT_LEAST_ONE = ("batch_questions", "group_size", "minibatches", "epochs", "max_sampled_batches", "micro_batch_tokens")
-_AT_LEAST_ZERO = ("steps", "concurrency", "warmup_steps", "save_every", "max_skips", "save_trajectories")
+_AT_LEAST_ZERO = (
+    "steps", "concurrency", "warmup_steps", "save_every", "max_skips", "save_trajectories", "penalty_every",
+)  # fmt: skip
 _RATES = ("learning_rate", "critic_learning_rate", "weight_decay")
 _CHOICES = {"schedule": ("constant", "linear", "cosine"), "precision": ("fp32", "bf16"), "async_rollouts": (0, 1)}
 
@@ -59,7 +61,11 @@ class TrainerConfig:
     question_seed: int = 0
     """Order of the questions: the same in every run that shares it."""
     save_trajectories: int = 8
-    """How many trajectories of each step are written to trajectories.jsonl."""
+    """How many trajectories of each step are written to trajectories.jsonl, with the ratio, advantage and entropy of
+    each token after the updates."""
+    penalty_every: int = 0
+    """Steps between measurements of the gradient of the algorithm's penalty against that of the rest of its loss, where
+    it has one; each costs as much as two updates. 0: none."""
     save_every: int = 0
     """Steps between checkpoints; 0: none but after the last step of `experiments/train.py`."""
     keep_checkpoints: int = 2

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from algos import Algorithm, Batch
+from algos import Algorithm, Batch, Loss
 from algos.training.collate import cut_by_length
 from algos.training.config import TrainerConfig
 from algos.training.critic import Critic
 from algos.training.distributed import ALONE, Ranks, share, whole
-from algos.training.drift import ratio_drift
+from algos.training.drift import TAU, drift
 from algos.training.policy import CausalLMPolicy, Scores
 
 Metrics = dict[str, Any]
@@ -27,6 +27,20 @@ Reference = Callable[[Tensor, Tensor, Tensor, float], Scores]
 
 class Diverged(RuntimeError):
     """Too many updates in a row had a loss or a gradient that was not finite."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What the forward and backward passes of a minibatch found; all of it the same in every process."""
+
+    metrics: dict[str, float]
+    """Of the whole minibatch."""
+    log_ratio: Tensor
+    """[B, T] log(pi / pi_old); anything where mask is False."""
+    entropy: Tensor
+    """[B, T] in nats; 0 where mask is False."""
+    penalised: bool
+    """Whether the loss holds a penalty."""
 
 
 class Learner:
@@ -84,9 +98,9 @@ class Learner:
         """The batch with what policy, reference and critic say of it before the first update."""
         # A single update takes the log-probs of its own forward pass: see `_backward`.
         if self.config.updates > 1 or self.reference is not None:
-            batch = replace(batch, old_logprobs=self._logprobs(self._policy, batch))
+            batch = replace(batch, old_logprobs=self._scores(self._policy, batch).logprobs)
         if self.reference is not None:
-            batch = replace(batch, ref_logprobs=self._logprobs(self.reference, batch))
+            batch = replace(batch, ref_logprobs=self._scores(self.reference, batch).logprobs)
         if self._critic is not None:
             values, final = torch.zeros_like(batch.old_logprobs), torch.zeros_like(batch.rewards)
             for part, rows in self._parts(batch):
@@ -97,14 +111,19 @@ class Learner:
             batch = replace(batch, values=self.ranks.total(values), final_values=self.ranks.total(final))
         return batch
 
-    def _logprobs(self, scorer: Callable[..., Scores], batch: Batch) -> Tensor:
-        logprobs = torch.zeros_like(batch.old_logprobs)
+    @torch.no_grad()
+    def rescore(self, batch: Batch) -> Scores:
+        """What the policy, as it is now, says of the tokens of a batch; the same in every process. All call it."""
+        return self._scores(self._policy, batch)
+
+    def _scores(self, scorer: Callable[..., Scores], batch: Batch) -> Scores:
+        found = batch.old_logprobs.new_zeros(2, *batch.mask.shape)
         for part, rows in self._parts(batch):
             with self._precision():
                 scores = scorer(*part.inputs(), part.mask, self.config.temperature)
             if rows:
-                logprobs[rows] = scores.logprobs
-        return self.ranks.total(logprobs)
+                found[:, rows] = torch.stack(scores)
+        return Scores(*self.ranks.total(found))
 
     def _parts(self, batch: Batch) -> list[tuple[Batch, list[int]]]:
         """This process's micro-batches and their rows. It has as many as every other: where there is nothing left to do
@@ -132,45 +151,74 @@ class Learner:
         """
         for group in self.optimizer.param_groups:
             group["lr"] = group["full"] * self.config.rate(step)
-        rows: list[Metrics] = []
-        drift: Metrics = {}
-        for _ in range(self.config.epochs):
-            order = torch.randperm(len(batch), generator=self.generator)
-            for chosen in order.tensor_split(self.config.minibatches):
-                if len(chosen):  # dynamic sampling may have found fewer rows than there are minibatches
-                    metrics, drift = self._update_once(batch.select(chosen.to(batch.mask.device)), first=not rows)
-                    rows.append(metrics)
+        *earlier, last = self._minibatches(batch)
+        rows = [self._update_once(minibatch, first=number == 0)[0] for number, minibatch in enumerate(earlier)]
+        metrics, found = self._update_once(last, first=not rows)
+        rows.append(metrics)
         names = dict.fromkeys(name for row in rows for name in row)
         means = {name: _finite(sum(row.get(name, 0.0) for row in rows) / len(rows)) for name in names}
         means |= {"updates": len(rows), "learning_rate": self.optimizer.param_groups[0]["lr"]}
-        return means | {name: _finite(value) for name, value in drift.items()}
+        drifted = drift(last, found.log_ratio, found.entropy, getattr(self.algorithm, "tau", TAU))
+        if found.penalised and self.config.penalty_every and step % self.config.penalty_every == 0:
+            drifted |= self._penalty_norms(last)
+        return means | {name: _finite(value) for name, value in drifted.items()}
 
-    def _update_once(self, minibatch: Batch, first: bool) -> tuple[Metrics, Metrics]:
-        """One optimiser step on a minibatch, its gradient accumulated over micro-batches."""
-        self.optimizer.zero_grad()
-        shares: dict[str, float] = {}
-        log_ratio = torch.zeros_like(minibatch.old_logprobs)
-        parts = self._parts(minibatch)
-        for number, (part, rows) in enumerate(parts):
-            with self.ranks.accumulating(self._trained, last=number == len(parts) - 1):
-                found, change = self._backward(part, first, idle=not rows)
-            if rows:
-                log_ratio[rows] = change
-                shares = {name: shares.get(name, 0.0) + value for name, value in found.items()}
-        totals: Metrics = {}
-        for of_rank in self.ranks.gather(shares):
-            totals |= {name: totals.get(name, 0.0) + value for name, value in of_rank.items()}
+    def _train(self, on: bool) -> None:
+        """Whether what is trained drops out and recomputes activations: in updates only, for all else must repeat."""
+        for module in self._trained:
+            module.train(on)
+
+    def _minibatches(self, batch: Batch) -> list[Batch]:
+        """Those of all passes over a batch of at least one row."""
+        orders = [torch.randperm(len(batch), generator=self.generator) for _ in range(self.config.epochs)]
+        parts = [rows for order in orders for rows in order.tensor_split(self.config.minibatches)]
+        # Dynamic sampling may have found fewer rows than there are minibatches.
+        return [batch.select(rows.to(batch.mask.device)) for rows in parts if len(rows)]
+
+    def _update_once(self, minibatch: Batch, first: bool) -> tuple[Metrics, Pass]:
+        """One optimiser step on a minibatch; its metrics, and what was seen before the step."""
+        found = self._pass(minibatch, lambda out: out.loss, first)
         groups = zip(("grad_norm", "critic_grad_norm"), self.optimizer.param_groups, strict=False)
         norms = {name: self._clip_gradient(group["params"]) for name, group in groups}
-        usable = all(map(math.isfinite, (totals["loss"], *norms.values())))
+        usable = all(map(math.isfinite, (found.metrics["loss"], *norms.values())))
         if usable:  # a step along NaN would lose the policy
             self.optimizer.step()
         self._count_skip(usable, minibatch)
-        drift = ratio_drift(self.ranks.total(log_ratio), minibatch.mask)
-        return totals | norms | {"skipped": float(not usable)}, drift
+        return found.metrics | norms | {"skipped": float(not usable)}, found
 
-    def _backward(self, part: Batch, first: bool, idle: bool) -> tuple[dict[str, float], Tensor]:
-        """Add a micro-batch's share to the gradient; its metrics, and log(pi / pi_old) [b, T] of its rows."""
+    def _penalty_norms(self, minibatch: Batch) -> Metrics:
+        """`penalty_grad_norm` and `objective_grad_norm` of the policy after the updates. Takes the gradients' place."""
+        terms = {"penalty": _penalty_of, "objective": lambda out: out.loss - _penalty_of(out)}
+        norms: Metrics = {}
+        for name, term in terms.items():
+            self._pass(minibatch, term)
+            norms[f"{name}_grad_norm"] = self._clip_gradient(self.optimizer.param_groups[0]["params"])
+        return norms
+
+    def _pass(self, minibatch: Batch, term: Callable[[Loss], Tensor], first: bool = False) -> Pass:
+        """Put the gradient of a term of the loss of a minibatch in place, accumulated over micro-batches."""
+        self.optimizer.zero_grad()
+        shares: dict[str, float] = {}
+        seen = minibatch.old_logprobs.new_zeros(2, *minibatch.mask.shape)
+        parts, penalised = self._parts(minibatch), False
+        self._train(True)
+        for number, (part, rows) in enumerate(parts):
+            with self.ranks.accumulating(self._trained, last=number == len(parts) - 1):
+                out, values = self._backward(part, term, first, idle=not rows)
+            penalised = out.penalty is not None
+            if rows:
+                seen[:, rows] = values
+                found = {"loss": out.loss.detach()} | out.metrics
+                shares = {name: shares.get(name, 0.0) + value.item() for name, value in found.items()}
+        self._train(False)
+        totals: dict[str, float] = {}
+        for of_rank in self.ranks.gather(shares):
+            totals |= {name: totals.get(name, 0.0) + value for name, value in of_rank.items()}
+        log_ratio, entropy = self.ranks.total(seen)
+        return Pass(totals, log_ratio, entropy, penalised)
+
+    def _backward(self, part: Batch, term: Callable[[Loss], Tensor], first: bool, idle: bool) -> tuple[Loss, Tensor]:
+        """Add a micro-batch's share to the gradient; its loss, and its log(pi / pi_old) and entropy, [2, b, T]."""
         with self._precision():
             scores = self._policy(*part.inputs(), part.mask, self.config.temperature)
             critic = {} if self._critic is None else {"values": self._critic(*part.inputs(), part.mask).values}
@@ -181,9 +229,8 @@ class Learner:
         out = self.algorithm.loss(part, scores.logprobs, scores.entropy, **critic)
         # Gradients are averaged over the processes, and the shares of all are to be summed. Who has nothing to do runs
         # along with a gradient of 0, on a row whose loss is counted elsewhere.
-        (out.loss * (0.0 if idle else float(self.ranks.count))).backward()
-        metrics = {name: value.item() for name, value in ({"loss": out.loss.detach()} | out.metrics).items()}
-        return metrics, scores.logprobs.detach() - part.old_logprobs
+        (term(out) * (0.0 if idle else float(self.ranks.count))).backward()
+        return out, torch.stack([scores.logprobs.detach() - part.old_logprobs, scores.entropy])
 
     def _clip_gradient(self, parameters: list[nn.Parameter]) -> float:
         """The norm of their gradient before it was clipped."""
@@ -202,6 +249,11 @@ class Learner:
             f"last one is in {self.wreckage} (torch.load gives its tensors by name). A lower learning rate or "
             "max_grad_norm often helps; precision = fp32 tells whether rounding is the cause"
         )
+
+
+def _penalty_of(out: Loss) -> Tensor:
+    assert out.penalty is not None
+    return out.penalty
 
 
 def _finite(value: float) -> float | None:

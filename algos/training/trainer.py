@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from algos import Algorithm
+from algos import Algorithm, Batch
 from algos.training import snapshot
 from algos.training.collate import collate
 from algos.training.config import TrainerConfig
@@ -26,6 +26,7 @@ from algos.training.learner import Learner, Metrics, Reference
 from algos.training.loading import context_of
 from algos.training.lora import weights
 from algos.training.policy import CausalLMPolicy
+from algos.training.records import Record, token_records
 from algos.training.rollouts import Rollout, Rollouts, groups_of
 from search_gym.questions import Question
 from search_gym.retrieval import Retriever
@@ -147,21 +148,30 @@ class Trainer:
             self._saved = out, self.steps_done
 
     def step(self) -> tuple[Metrics, list[Trajectory]]:
-        """One rollout batch and its updates: the metrics, and all episodes, those of other processes too."""
+        """One rollout batch and its updates: the metrics, and all episodes, those of other processes too.
+
+        `Trajectory.extra` has the step and the seed and, in the first `save_trajectories` episodes that were learnt
+        from, what `token_records` says.
+        """
         seconds: dict[str, float] = {}
         with _timed(seconds, "rollout"):
             rollout = self._next_rollout()
             parts: list[Rollout] = self.ranks.gather(rollout)
         trajectories = [trajectory for part in parts for trajectory in part.trajectories]
-        batch = collate(trajectories, groups_of(trajectories, self.config.group_size), self.policy.device)
+        groups = groups_of(trajectories, self.config.group_size)
+        batch = collate(trajectories, groups, self.policy.device, self.tokenizer)
         starts = [sum(len(part.trajectories) for part in parts[:rank]) for rank in range(len(parts))]
-        batch = batch.select([start + row for start, part in zip(starts, parts, strict=True) for row in part.kept])
+        kept = [start + row for start, part in zip(starts, parts, strict=True) for row in part.kept]
+        batch = batch.select(kept)
         updates: Metrics = {"updates": 0}
+        records: dict[int, Record] = {}
         if len(batch):
             with _timed(seconds, "score"):
                 batch = self.learner.score(batch)
             with _timed(seconds, "update"):
-                updates = self.learner.update(self.algorithm.advantages(batch), self.steps_done)
+                batch = self.algorithm.advantages(batch)
+                updates = self.learner.update(batch, self.steps_done)
+                records = self._records(batch, kept)
         self.steps_done += 1
         with _timed(seconds, "sync"):
             # With rollouts that are made ahead, the engine takes the new weights when the next ones begin.
@@ -171,7 +181,25 @@ class Trainer:
         metrics = {"step": self.steps_done} | of_rollouts(trajectories) | rollout.counts | updates
         metrics |= {"seconds": seconds, "speed": _speed(metrics, seconds)}
         self._watch(metrics)
-        return metrics, [replace(t, extra={"step": self.steps_done, "seed": self.seed}) for t in trajectories]
+        extra = {"step": self.steps_done, "seed": self.seed}
+        return metrics, [
+            replace(trajectory, extra=extra | ({"tokens": records[number]} if number in records else {}))
+            for number, trajectory in enumerate(trajectories)
+        ]
+
+    def _records(self, batch: Batch, numbers: Sequence[int]) -> dict[int, Record]:
+        """The records of the tokens of those trajectories that are saved, by the number of the trajectory.
+
+        Args:
+            batch: with its advantages, after the updates on it.
+            numbers: of the trajectories that its rows are.
+        """
+        rows = [row for row, number in enumerate(numbers) if number < self.config.save_trajectories]
+        if not rows:
+            return {}
+        shown = batch.select(rows)
+        found = token_records(shown, self.learner.rescore(shown))
+        return dict(zip((numbers[row] for row in rows), found, strict=True))
 
     def _next_rollout(self) -> Rollout:
         rollout = self.rollouts.take()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import strategies as st
-from problems import Problem, critic, law, problems
+from problems import Problem, assert_same, critic, law, problems
 from torch import Tensor
 
 import algos
@@ -120,3 +121,30 @@ def test_means_over_the_policy_s_tokens(name: str, problem: Problem):
     for key, values in expected.items():
         mean = values[batch.mask].mean() if batch.mask.any() else torch.tensor(0.0, dtype=torch.float64)
         torch.testing.assert_close(metrics[key], mean, msg=key)
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"), [("sapo", "gamma"), ("grpo_kl", "gamma"), ("grpo_kl_r", "gamma"), ("lld", "lambda_")]
+)
+@law(problem=NEAR, strength=st.sampled_from([0.0, 0.3, 2.0]))
+def test_what_is_left_of_a_loss_without_its_penalty_is_grpo(name: str, weight: str, problem: Problem, strength: float):
+    options: dict[str, Any] = {weight: strength}
+    algorithm = algos.make(name, aggregation="token-mean", **options)
+    batch, logprobs = algorithm.advantages(problem.batch), problem.logprobs.clone().requires_grad_()
+    out, grpo = algorithm.loss(batch, logprobs), algos.GRPO(aggregation="token-mean").loss(batch, logprobs)
+    assert out.penalty is not None
+    (rest,) = torch.autograd.grad(out.loss - out.penalty, logprobs, retain_graph=True)
+    (expected,) = torch.autograd.grad(grpo.loss, logprobs)
+    assert_same(out.loss - out.penalty, grpo.loss)
+    assert_same(rest, expected)
+    assert_same(out.penalty, strength * out.metrics["penalty"])
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in algos.available() if name not in ("sapo", "grpo_kl", "grpo_kl_r", "lld")]
+)
+@law(problem=NEAR)
+def test_the_others_have_no_penalty(name: str, problem: Problem):
+    algorithm = algos.make(name)
+    batch = algorithm.advantages(problem.batch)
+    assert algorithm.loss(batch, problem.logprobs, **critic(algorithm, batch)).penalty is None

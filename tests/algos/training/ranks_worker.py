@@ -66,6 +66,7 @@ def batch(masked: Sequence[int] = (), rows: int = 6) -> Batch:
         groups=torch.arange(rows) // 3,
         ids=torch.randint(0, TOKENIZER.vocab_size, mask.shape, generator=generator),
         lengths=lengths,
+        actions=columns.expand(mask.shape) % 3 > 0,
     )
 
 
@@ -95,6 +96,7 @@ class Update:
     lora: bool = False
     reference: bool = False
     checkpointing: bool = False
+    penalty_every: int = 0
     seed_of_rank: Callable[[int], int] = lambda _: 0
 
     def run(self, ranks: Ranks) -> Result:
@@ -111,6 +113,7 @@ class Update:
             micro_batch_tokens=self.micro_batch_tokens,
             learning_rate=RATE,
             precision=self.precision,
+            penalty_every=self.penalty_every,
         )
         learner = Learner(made, self.algorithm, config, reference=reference, ranks=ranks)
         start = {name: value.clone() for name, value in weights(made)}
@@ -255,6 +258,7 @@ CASES: dict[str, Update | Steps] = {
     "grpo-updates": Update(minibatches=2, epochs=2, micro_batch_tokens=30),
     "one": Update(micro_batch_tokens=10_000),
     "sapo": Update(algos.make("sapo"), micro_batch_tokens=1),
+    "penalty": Update(algos.make("grpo_kl", gamma=3.0), micro_batch_tokens=30, epochs=2, penalty_every=1),
     "ppo": Update(algos.make("ppo"), minibatches=2),
     "kl": Update(algos.make("grpo", kl_coef=0.1), reference=True, minibatches=2),
     "lora": Update(algos.make("grpo", kl_coef=0.1), lora=True, reference=True, epochs=2),

@@ -9,7 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algos.training.collate import collate, cut_by_length, read_lengths
+from algos.training.collate import action_tokens, collate, cut_by_length, read_lengths
+from search_gym import Episode, Question, Rules, tokenizers
+from search_gym.actions import action_span
+from search_gym.retrieval import Hit
+from search_gym.rules import Search
 from search_gym.trajectory import Trajectory
 
 
@@ -69,3 +73,80 @@ def test_misuse_is_refused() -> None:
 
 def test_groups_are_int64() -> None:
     assert collate([trajectory([1], [2])], [3]).groups.dtype == torch.int64
+
+
+EMBEDDED = tokenizers.embedded()
+
+
+def played(*turns: str) -> Trajectory:
+    """A game in which the policy writes these turns."""
+    hit = Hit("1", "Oslo", "Who <search>knows</search>?", 1.0)
+    episode = Episode(Question("q", "Where?", ("Oslo",)), EMBEDDED, Rules(prompt="brief", max_searches=2))
+    for text in turns:
+        events, _ = episode.feed_turn(EMBEDDED.encode(text))
+        if isinstance(events[-1], Search):
+            episode.observe([hit])
+    return episode.trajectory()
+
+
+def texts(trajectory: Trajectory) -> list[str]:
+    """The actions of a trajectory as text, each run of their tokens."""
+    runs, of_action = list[list[int]](), False
+    for i, action in zip(trajectory.ids, action_tokens(trajectory, EMBEDDED), strict=True):
+        if action and not of_action:
+            runs.append([])
+        if action:
+            runs[-1].append(i)
+        of_action = action
+    return [EMBEDDED.decode(run) for run in runs]
+
+
+def test_tokens_of_actions_are_those_between_tags_that_the_policy_wrote() -> None:
+    trajectory = played(
+        "So é<search>a b</search>", "no action", "<think>x</think><search>c</search>", "I<answer>d</answer>"
+    )
+    assert texts(trajectory) == ["<search>a b</search>", "<search>c</search>", "<answer>d</answer>"]
+    assert all(m for m, action in zip(trajectory.mask, action_tokens(trajectory, EMBEDDED), strict=True) if action)
+
+
+@pytest.mark.parametrize(
+    ("turn", "expected"),
+    [
+        ("x<search>a", []),
+        ("x a</search>", []),
+        ("<answer>x<search>a</search>", ["<search>a</search>"]),
+        ("<search>x<search>a</search>", ["<search>x<search>a</search>"]),
+        ("<search></search>", ["<search></search>"]),
+    ],
+    ids=["not closed", "not opened", "opened twice", "nested", "empty"],
+)
+def test_tags_that_no_action_can_be_read_from(turn: str, expected: list[str]) -> None:
+    assert texts(played(turn)) == expected
+
+
+@given(st.lists(st.sampled_from(["<", "é", "a ", "<search>", "</search>", "\U0001f600", "<answer>", "</answer>"])))
+def test_action_tokens_hold_all_of_an_action_however_text_is_cut_into_ids(pieces: list[str]) -> None:
+    text = "".join(pieces) + "x"
+    trajectory = played(text)
+    found = action_tokens(trajectory, EMBEDDED)
+    [turn] = trajectory.turns
+    span = action_span(turn.text)
+    expected = "" if span is None else turn.text[slice(*span)]
+    decoded = EMBEDDED.decode([i for i, action in zip(trajectory.ids, found, strict=True) if action])
+    assert decoded in (expected, f" {expected}")  # there is a token " <search>"
+
+
+def test_a_token_with_characters_of_an_action_is_of_the_action() -> None:
+    ids = EMBEDDED.encode("so <search>a</search>")
+    assert " <search>" in map(EMBEDDED.piece, ids)
+    assert texts(played("so <search>a</search>")) == [" <search>a</search>"]
+
+
+def test_a_batch_knows_actions_where_there_is_a_tokenizer() -> None:
+    rows = [played("é <search>a b</search>"), played("<answer>d</answer>")]
+    assert collate(rows, [0, 0]).actions is None
+    actions = collate(rows, [0, 0], tokenizer=EMBEDDED).actions
+    assert actions is not None
+    for row, found in zip(rows, actions.tolist(), strict=True):
+        expected = action_tokens(row, EMBEDDED)
+        assert found == expected + [False] * (len(found) - len(expected))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,17 @@ import torch
 import algos
 from algos.batch import Batch, Loss
 from algos.dapo import informative
+from algos.training.collate import collate
 from algos.training.config import TrainerConfig
 from algos.training.engines.hf import HFEngine
-from algos.training.policy import CausalLMPolicy
+from algos.training.policy import CausalLMPolicy, Scores
+from algos.training.records import token_records
 from algos.training.rollouts import QuestionOrder
 from algos.training.trainer import Trainer
 from experiments.warm_start import embedded_model
 from search_gym import Question, Rules, World, sources, tokenizers
 from search_gym.rewards import Outcome
-from search_gym.trajectory import read_jsonl
+from search_gym.trajectory import Trajectory, read_jsonl
 
 TOKENIZER = tokenizers.embedded()
 WORLD = World(0)
@@ -222,6 +225,76 @@ class RewardingEvenIds:
         self, batch: Batch, logprobs: torch.Tensor, entropy: torch.Tensor | None = None, **critic: torch.Tensor
     ) -> Loss:
         return self.inner.loss(batch, logprobs, entropy, **critic)
+
+
+class Penalised(Lively):
+    """A quarter of its loss is a penalty."""
+
+    def loss(self, batch: Batch, logprobs: torch.Tensor, entropy: torch.Tensor | None = None) -> Loss:
+        out = super().loss(batch, logprobs, entropy)
+        return replace(out, penalty=0.25 * out.loss)
+
+
+def test_the_gradient_of_a_penalty_is_measured_every_so_many_steps() -> None:
+    """At a learning rate of 0 the policy stays what it was, and so does its gradient."""
+    still = replace(CONFIG, minibatches=1, learning_rate=0.0, penalty_every=2)
+    made = replace(trainer(still), algorithm=Penalised())
+    steps = [made.step()[0] for _ in range(3)]
+    assert ["penalty_grad_norm" in step for step in steps] == [True, False, True]
+    for step in steps[::2]:
+        assert step["penalty_grad_norm"] == pytest.approx(0.25 * step["grad_norm"], rel=1e-3)
+        assert step["objective_grad_norm"] == pytest.approx(0.75 * step["grad_norm"], rel=1e-3)
+    assert "penalty_grad_norm" not in lively(still).step()[0]
+
+
+def test_measuring_a_penalty_changes_nothing() -> None:
+    runs = [replace(trainer(replace(CONFIG, penalty_every=every)), algorithm=Penalised()) for every in (0, 1)]
+    plain, measured = [[made.step()[0] for _ in range(2)][-1] for made in runs]
+    assert measured.keys() - plain.keys() == {"penalty_grad_norm", "objective_grad_norm"}
+    assert torch.equal(weights(runs[0]), weights(runs[1]))
+
+
+def test_a_saved_trajectory_says_what_the_updates_made_of_its_tokens() -> None:
+    made = lively(replace(CONFIG, save_trajectories=5, learning_rate=3e-3))
+    _, trajectories = made.step()
+    assert ["tokens" in t.extra for t in trajectories] == [True] * 5 + [False] * 7
+    assert all((t.extra["step"], t.extra["seed"]) == (1, 0) for t in trajectories)
+    moved = 0.0
+    for row, t in enumerate(trajectories[:5]):
+        batch = collate([t], [0])
+        now = made.policy(*batch.inputs(), batch.mask)
+        tokens = t.extra["tokens"]
+        assert tokens["advantage"] == 1.0
+        for name, expected in (("ratio", (now.logprobs - batch.old_logprobs).exp()), ("entropy", now.entropy)):
+            assert [value is None for value in tokens[name]] == [not sampled for sampled in t.mask], row
+            found = torch.tensor([value for value in tokens[name] if value is not None])
+            assert torch.allclose(found, expected[batch.mask], rtol=2e-3, atol=1e-4), name
+        moved = max(moved, *(abs(value - 1) for value in tokens["ratio"] if value is not None))
+        assert Trajectory.from_json(t.to_json()) == t
+    assert moved > 0.01
+
+
+def test_what_was_not_learnt_from_says_nothing() -> None:
+    config = replace(CONFIG, batch_questions=8, group_size=2, max_sampled_batches=2, save_trajectories=100)
+    made = replace(trainer(config, replace(RULES, reward=coin)), algorithm=Lively())
+    _, trajectories = made.step()
+    differ = [a.reward != b.reward for a, b in zip(trajectories[::2], trajectories[1::2], strict=True)]
+    said = ["tokens" in t.extra for t in trajectories]
+    assert said[::2] == said[1::2]
+    assert 0 < sum(said[::2]) < len(differ)
+    assert said[::2] == [d and sum(differ[:i]) < 8 for i, d in enumerate(differ)]
+
+
+def test_records_of_numbers_that_json_lacks() -> None:
+    batch = replace(
+        collate([replace(trainer().step()[1][0], mask=(0, 1, 1, 1), ids=(1, 2, 3, 4), logprobs=(0.0,) * 4)], [0]),
+        advantages=torch.tensor([[9.0, 0.5, -0.123456, 0.5]]),
+    )
+    logprobs = torch.tensor([[0.0, math.nan, -math.inf, 0.1]])
+    (record,) = token_records(batch, Scores(logprobs, torch.tensor([[9.0, math.inf, 0.00123456, 0.0]])))
+    assert record["ratio"] == [None, None, pytest.approx(math.exp(-20), rel=1e-3), 1.105]
+    assert record["entropy"] == [None, None, 0.001235, 0.0]
+    assert record["advantage"] == [None, 0.5, -0.1235, 0.5]
 
 
 @pytest.mark.slow
