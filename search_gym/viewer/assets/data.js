@@ -57,7 +57,7 @@ function shown(value, digits = 3) {
   if (value === null || value === undefined) return "\u2013";
   const size = Math.abs(value);
   const text = size !== 0 && (size < 0.001 || size >= 100000) ? value.toExponential(2) : String(+value.toFixed(size < 10 ? digits : 1));
-  return text.replace("-", "\u2212");
+  return text.replaceAll("-", "\u2212");
 }
 
 /** A count with its noun. */
