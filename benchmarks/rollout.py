@@ -1,6 +1,7 @@
 """How fast are episodes sampled? The hf engine beside the loop that Search-R1 runs, in one run.
 
 python benchmarks/rollout.py
+python benchmarks/rollout.py --vllm-python .venv-vllm/bin/python
 python benchmarks/rollout.py --model smollm2 --recorded dialogues.jsonl --questions 2 --group 4
 """
 
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -33,7 +34,7 @@ from search_gym import sources, tokenizers
 from search_gym.tokenizers import Tokenizer
 
 Loop = Callable[[PreTrainedModel, Tokenizer, Sequence[Script], float], Played]
-OURS = "hf engine"
+OURS, VLLM = "hf engine", "vllm engine"
 LOOPS: dict[str, Loop] = {OURS: rollout_loops.ours, "generate per turn": rollout_loops.search_r1}
 _COMPARED = 4  # episodes that both loops must play alike when they are greedy
 
@@ -58,7 +59,7 @@ class Config:
     rounds: int = 3
     """In which the loops take turns, after one that does not count."""
     vllm_python: Path | None = None
-    """The interpreter of an environment with vLLM: measure that engine too."""
+    """The interpreter of an environment with vLLM: measure that engine too, beside vLLM itself."""
 
 
 @dataclass
@@ -66,6 +67,7 @@ class Figures:
     """What was seen of one loop."""
 
     read: int = 0
+    """Ids that went through the model; 0 where nobody counts them."""
     seconds: list[float] = field(default_factory=list)
 
 
@@ -105,39 +107,35 @@ def measure(model: PreTrainedModel, tokenizer: Tokenizer, scripts: Sequence[Scri
     return figures
 
 
-def table(figures: dict[str, Figures], scripts: Sequence[Script]) -> str:
+def table(figures: dict[str, Figures], scripts: Sequence[Script], ours: str = OURS) -> str:
     """In Markdown. The ratio is the median over rounds, in each of which both had their turn."""
-    sampled, ours = sum(script.sampled for script in scripts), figures[OURS].seconds
+    sampled, mine = sum(script.sampled for script in scripts), figures[ours].seconds
     lines = [
-        "| loop | sampled tokens/s | episodes/s | ids read | ours is faster |",
+        f"| loop | sampled tokens/s | episodes/s | ids read | {ours} is faster |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for name, figure in figures.items():
         seconds = median(figure.seconds)
-        ratio = median(theirs / mine for theirs, mine in zip(figure.seconds, ours, strict=True))
-        lines.append(
-            f"| {name} | {sampled / seconds:,.0f} | {len(scripts) / seconds:,.2f} | {figure.read:,} "
-            f"| {'' if name == OURS else f'{ratio:.1f}x'} |"
-        )
+        ratio = median(theirs / own for theirs, own in zip(figure.seconds, mine, strict=True))
+        rates = f"{sampled / seconds:,.0f} | {len(scripts) / seconds:,.2f}"
+        read = f"{figure.read:,}" if figure.read else ""
+        lines.append(f"| {name} | {rates} | {read} | {'' if name == ours else f'{ratio:.2f}x'} |")
     return "\n".join(lines)
 
 
-def with_vllm(python: Path, model: str, scripts: Sequence[Script], group: int) -> str:
-    """The vLLM engine beside vLLM itself, in an interpreter of its own, as a table."""
-    prompts = [script.prompt for script in scripts[::group]]
-    rules = {name: value for name, value in asdict(Task().rules()).items() if isinstance(value, int | float | str)}
+def with_vllm(python: Path, model: str, scripts: Sequence[Script], rounds: int) -> dict[str, Figures]:
+    """The vLLM engine and vLLM itself, in an interpreter of its own."""
+    model = str(Path(model).resolve()) if Path(model).exists() else model
+    plain = [(script.prompt, [(turn.length, turn.inserted) for turn in script.turns]) for script in scripts]
     done = subprocess.run(
-        [str(python), str(ROOT / "benchmarks" / "rollout_vllm.py")],
-        input=json.dumps({"model": model, "prompts": prompts, "rules": rules, "groups": group}),
+        [str(python), "-m", "benchmarks.rollout_vllm"],
+        input=json.dumps({"model": model, "scripts": plain, "rounds": rounds}),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
+        cwd=ROOT,
     )
-    found = json.loads(done.stdout.splitlines()[-1])
-    rates = {name: found[name]["tokens"] / found[name]["seconds"] for name in ("engine", "raw")}
-    lines = ["| vLLM | sampled tokens/s | of raw |", "| --- | ---: | ---: |"]
-    lines += [f"| {name} | {rate:,.0f} | {rate / rates['raw']:.2f} |" for name, rate in rates.items()]
-    return "\n".join(lines)
+    return {name: Figures(seconds=seconds) for name, seconds in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
 def main(config: Config) -> None:
@@ -153,12 +151,13 @@ def main(config: Config) -> None:
         f"{config.model}, {count} episodes of {config.questions} questions; an episode has {turns / count:.1f} turns, "
         f"{sum(len(script.prompt) for script in scripts) / count:.0f} ids of prompt, "
         f"{sum(script.sampled for script in scripts) / count:.0f} sampled, {inserted / count:.0f} inserted; "
-        f"{torch.get_num_threads()} threads\n\n"
-        f"{table(measure(model, tokenizer, scripts, config.rounds), scripts)}",
-        flush=True,
+        f"{torch.get_num_threads()} threads\n"
     )
+    figures = measure(model, tokenizer, scripts, config.rounds)
+    print(table(figures, scripts), flush=True)
     if config.vllm_python is not None:
-        print(f"\n{with_vllm(config.vllm_python, folder, scripts, config.group)}")
+        figures = {OURS: figures[OURS], **with_vllm(config.vllm_python, folder, scripts, config.rounds)}
+        print(f"\n{table(figures, scripts, VLLM)}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.stopping_criteria import StoppingCriteria, StoppingCriteriaList
 
-from algos.training.engines import Request
+from algos.training.engines import Engine, Request
 from algos.training.engines.hf import HFEngine
 from algos.training.policy import CausalLMPolicy
 from benchmarks.rollout_scripts import Script
@@ -46,9 +46,8 @@ class Endless(CausalLMPolicy):
         return super().logits(hidden).index_fill(-1, self._banned, float("-inf"))
 
 
-def ours(model: PreTrainedModel, tokenizer: Tokenizer, scripts: Sequence[Script], temperature: float) -> Played:
-    """An engine that keeps its cache, and whose sequences join and leave. It gives the log-probs as well."""
-    engine = HFEngine(Endless(model, enders(tokenizer)), tokenizer)
+def drive(engine: Engine, scripts: Sequence[Script], temperature: float) -> list[list[int]]:
+    """Play the scripts with an engine that ends no turn before its length; all ids of each."""
     ids = [list(script.prompt) for script in scripts]
     turn = [0] * len(scripts)
 
@@ -67,7 +66,13 @@ def ours(model: PreTrainedModel, tokenizer: Tokenizer, scripts: Sequence[Script]
             else:
                 engine.forget([number])
         engine.submit(again)
-    return Played(ids, engine.tokens_read)
+    return ids
+
+
+def ours(model: PreTrainedModel, tokenizer: Tokenizer, scripts: Sequence[Script], temperature: float) -> Played:
+    """An engine that keeps its cache, and whose sequences join and leave. It gives the log-probs as well."""
+    engine = HFEngine(Endless(model, enders(tokenizer)), tokenizer)
+    return Played(drive(engine, scripts, temperature), engine.tokens_read)
 
 
 class _AtLengths(StoppingCriteria):

@@ -31,7 +31,7 @@ class Task(Game):
     """What is learnt, and by the rules of which game."""
 
     questions: str = "embedded"
-    """Questions to train on: "embedded", a JSONL or parquet file, or "hf:NAME:SPLIT"."""
+    """Questions to train on: "embedded", a JSONL or parquet file, "hf:NAME:SPLIT" or "hf:NAME:CONFIG:SPLIT"."""
     held_out: str = ""
     """Questions to evaluate on, likewise. Empty: the embedded world's own test split, or a part of the file that is
     then not trained on."""

@@ -85,7 +85,8 @@ def open_policy(model: str, config: PolicyConfig, device: str | torch.device) ->
         trust_remote_code=config.trust_remote_code,
     )
     if config.activation_checkpointing:
-        policy.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        causal = policy.model  # transformers 5.20 renamed the method
+        (getattr(causal, "activation_checkpointing_enable", None) or causal.gradient_checkpointing_enable)()
     if config.lora.rank:
         add_lora(policy, config.lora)
     return policy

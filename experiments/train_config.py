@@ -93,7 +93,7 @@ PRESETS: dict[str, TrainConfig] = {
         shard=True,
         evaluate_every=50,
         engine=EngineConfig(name="vllm", gpu_memory_utilization=0.4),
-        policy=PolicyConfig(attention="flash_attention_2", activation_checkpointing=True),
+        policy=PolicyConfig(activation_checkpointing=True),
         task=Task(
             **vars(replace(GAMES["chat"], retriever="http://127.0.0.1:8000")),
             questions="hf:PeterJinGo/nq_hotpotqa_train:train",

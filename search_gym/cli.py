@@ -15,6 +15,7 @@ COMMANDS = {
     "play": ("search_gym.play", "answer a question yourself, by searching"),
     "score": ("search_gym.score", "exact match and F1 of recorded responses"),
     "serve": ("search_gym.serve", "search for other processes and machines, over HTTP"),
+    "view": ("search_gym.viewer.command", "look at trajectories and recorded dialogues in a browser"),
 }
 
 

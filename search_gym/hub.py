@@ -11,12 +11,14 @@ from search_gym.jsonl import Row
 _PREFIX = "hf:"
 
 
-def name_and_split(source: object) -> tuple[str, str] | None:
-    """Of "hf:NAME:SPLIT" the two, the split "" where there is none; None: the source is something else."""
+def parts(source: object) -> tuple[str, str, str] | None:
+    """Of "hf:NAME", "hf:NAME:SPLIT" or "hf:NAME:CONFIG:SPLIT" the name, the configuration and the split, "" where there
+    is none; None: the source is something else."""
     if not (isinstance(source, str) and source.startswith(_PREFIX)):
         return None
-    name, _, split = source.removeprefix(_PREFIX).partition(":")
-    return name, split
+    name, _, rest = source.removeprefix(_PREFIX).partition(":")
+    config, _, split = rest.rpartition(":")
+    return name, config, split
 
 
 def open_dataset(name: str, *, config: str | None, split: str | None, streaming: bool) -> tuple[Any, str]:
@@ -32,7 +34,7 @@ def open_dataset(name: str, *, config: str | None, split: str | None, streaming:
         ValueError: if there is no such dataset, configuration or split; ImportError: without datasets.
     """
     if not name:
-        raise ValueError("a dataset has a name: write hf:NAME or hf:NAME:SPLIT")
+        raise ValueError("a dataset has a name: write hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT")
     try:
         import datasets
         from datasets.exceptions import DatasetsError
@@ -46,7 +48,7 @@ def open_dataset(name: str, *, config: str | None, split: str | None, streaming:
                 raise ValueError("what save_to_disk wrote is not streamed: it is memory-mapped already")
         else:
             found = datasets.load_dataset(name, config, streaming=streaming)
-    except (ValueError, OSError, DatasetsError) as error:
+    except (ValueError, OSError, RuntimeError, DatasetsError) as error:  # RuntimeError: it has a script, not run
         raise ValueError(f"cannot open the dataset {name!r}: {str(error).splitlines()[0]}") from error
     if not isinstance(found, dict):
         if split is not None and split != str(found.split):

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from search_gym import jsonl, prompts, rewards
 from search_gym.questions.rows import answers
 from search_gym.rewards import Outcome, Reward
+
+PieceKind = Literal["policy", "retrieved", "notice"]
 
 # What Search-R1's own environment answers to an action that it cannot read: its recordings hold it, tags included.
 _SEARCH_R1_NOTICE = (
@@ -53,17 +56,38 @@ class Score:
         return {**named, "prediction": self.prediction, "em": self.em, "f1": self.f1, **rewarded}
 
 
-def own_text(response: str) -> list[str]:
-    """The policy's own text in a recorded response, in pieces: what the environment inserted is left out.
+def pieces(response: str) -> Iterator[tuple[PieceKind, str]]:
+    """A recorded response in pieces, each with what it is; their texts together are the response.
 
-    That is retrieved passages (`<information>…</information>`, `<documents>…</documents>`) and notices. Passages may
-    hold such tags themselves, so the last closing tag before the next opening one counts, and what is never closed was
-    cut in the middle of a passage. One thing text cannot tell: whether a passage closes a block and opens another, or
-    there are two. Where ids and masks are at hand, as in a `Trajectory`, use those.
+    Retrieved passages stand in `<information>…</information>` or `<documents>…</documents>`. Passages may hold such
+    tags themselves, so the last closing tag before the next opening one counts, and what is never closed was cut in the
+    middle of a passage. One thing text cannot tell: whether a passage closes a block and opens another, or there are
+    two. Where ids and masks are at hand, as in a `Trajectory`, use those.
     """
-    first, *rest = _OPENING.split(response)
-    after = [parts[-1] for piece in rest if len(parts := _CLOSING.split(piece)) > 1]
-    return [own for piece in (first, *after) for own in _NOTICE.split(piece)]
+    bounds = [*(match.start() for match in _OPENING.finditer(response)), len(response)]
+    yield from _own_pieces(response[: bounds[0]])
+    for start, stop in pairwise(bounds):
+        block = response[start:stop]
+        closings = [match.end() for match in _CLOSING.finditer(block)]
+        end = closings[-1] if closings else len(block)
+        yield "retrieved", block[:end]
+        if closings:
+            yield from _own_pieces(block[end:])
+
+
+def _own_pieces(text: str) -> Iterator[tuple[PieceKind, str]]:
+    """Text without passages: the policy's, and the notices in it."""
+    end = 0
+    for match in _NOTICE.finditer(text):
+        yield "policy", text[end : match.start()]
+        yield "notice", match.group()
+        end = match.end()
+    yield "policy", text[end:]
+
+
+def own_text(response: str) -> list[str]:
+    """The policy's own text in a recorded response, as `pieces` finds it: what the environment inserted is left out."""
+    return [text for kind, text in pieces(response) if kind == "policy"]
 
 
 def predict(response: str) -> str | None:

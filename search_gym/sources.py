@@ -60,7 +60,7 @@ def open_questions(source: Any) -> QuestionSet:
             - "embedded", "embedded:dev", "embedded:test": a split of the embedded world;
             - the path of a file, JSONL or (ending in ".parquet") parquet, in any format that
               `search_gym.questions.rows` reads;
-            - "hf:NAME" or "hf:NAME:SPLIT", or the path of a folder: a Hugging Face dataset;
+            - "hf:NAME", "hf:NAME:SPLIT" or "hf:NAME:CONFIG:SPLIT", or the path of a folder: a Hugging Face dataset;
             - a sequence of `Question`, or a `QuestionSet`;
             - a `QuestionSpec`, or a mapping with a "source": one of these, and which part of it;
             - a mapping from names to any of these: a `Mixture`.
@@ -187,12 +187,13 @@ def _whole(spec: QuestionSpec) -> QuestionSet:
     """The questions of a spec before the sample is taken."""
     source = spec.source
     if isinstance(source, str) and source.partition(":")[0] == "embedded":
-        return QuestionList(embedded_world().questions(_split(spec, source.partition(":")[2]) or SPLITS[0]))
-    if (on_hub := hub.name_and_split(source)) is not None:
-        name, split = on_hub
-        return _dataset(spec, name, _split(spec, split))
+        split = _one(spec, "split", source.partition(":")[2]) or SPLITS[0]
+        return QuestionList(embedded_world().questions(split))
+    if (on_hub := hub.parts(source)) is not None:
+        name, config, split = on_hub
+        return _dataset(spec, name, _one(spec, "config", config), _one(spec, "split", split))
     if isinstance(source, str | PathLike) and Path(source).is_dir():
-        return _dataset(spec, str(source), spec.split)
+        return _dataset(spec, str(source), spec.config, spec.split)
     if spec.split or spec.config or spec.streaming:
         raise ValueError(f"{source!r:.80} has no split and no config, and is not streamed: only a dataset is")
     if isinstance(source, str | PathLike):
@@ -204,10 +205,12 @@ def _whole(spec: QuestionSpec) -> QuestionSet:
     return QuestionList(source)
 
 
-def _split(spec: QuestionSpec, named: str) -> str | None:
-    if named and spec.split and named != spec.split:
-        raise ValueError(f"{spec.source!r} names one split, and split={spec.split!r} another")
-    return named or spec.split
+def _one(spec: QuestionSpec, key: str, named: str) -> str | None:
+    """The split or the configuration, which the source may name as well as the spec."""
+    given = getattr(spec, key)
+    if named and given and named != given:
+        raise ValueError(f"{spec.source!r} names one {key}, and {key}={given!r} another")
+    return named or given
 
 
 def _file(spec: QuestionSpec, path: Path) -> QuestionList:
@@ -217,8 +220,8 @@ def _file(spec: QuestionSpec, path: Path) -> QuestionList:
     return _read(spec, lines, str(path), None)
 
 
-def _dataset(spec: QuestionSpec, name: str, split: str | None) -> QuestionSet:
-    dataset, chosen = hub.open_dataset(name, config=spec.config, split=split, streaming=spec.streaming)
+def _dataset(spec: QuestionSpec, name: str, config: str | None, split: str | None) -> QuestionSet:
+    dataset, chosen = hub.open_dataset(name, config=config, split=split, streaming=spec.streaming)
     if spec.streaming:
         return QuestionStream(dataset, name, chosen, skip_bad=spec.skip_bad)
     return _read(spec, hub.read(dataset, f"{name}:{chosen}"), name, f"{chosen}_")

@@ -82,6 +82,7 @@ class Learner:
         self._policy = ranks.wrap(policy, half)
         self._critic = None if critic is None else ranks.wrap(critic, half)
         self._trained = [self._policy] if self._critic is None else [self._policy, self._critic]
+        self._train(False)  # a model may come in either mode
         rates = (config.learning_rate, config.critic_learning_rate)
         learners = [
             {"params": [p for p in module.parameters() if p.requires_grad], "lr": rate, "full": rate}
@@ -163,6 +164,11 @@ class Learner:
             drifted |= self._penalty_norms(last)
         return means | {name: _finite(value) for name, value in drifted.items()}
 
+    def _train(self, on: bool) -> None:
+        """Whether what is trained drops out and recomputes activations: in updates only, for all else must repeat."""
+        for module in self._trained:
+            module.train(on)
+
     def _minibatches(self, batch: Batch) -> list[Batch]:
         """Those of all passes over a batch of at least one row."""
         orders = [torch.randperm(len(batch), generator=self.generator) for _ in range(self.config.epochs)]
@@ -196,6 +202,7 @@ class Learner:
         shares: dict[str, float] = {}
         seen = minibatch.old_logprobs.new_zeros(2, *minibatch.mask.shape)
         parts, penalised = self._parts(minibatch), False
+        self._train(True)
         for number, (part, rows) in enumerate(parts):
             with self.ranks.accumulating(self._trained, last=number == len(parts) - 1):
                 out, values = self._backward(part, term, first, idle=not rows)
@@ -204,6 +211,7 @@ class Learner:
                 seen[:, rows] = values
                 found = {"loss": out.loss.detach()} | out.metrics
                 shares = {name: shares.get(name, 0.0) + value.item() for name, value in found.items()}
+        self._train(False)
         totals: dict[str, float] = {}
         for of_rank in self.ranks.gather(shares):
             totals |= {name: totals.get(name, 0.0) + value for name, value in of_rank.items()}

@@ -50,7 +50,7 @@ def add_lora(policy: CausalLMPolicy, config: LoRAConfig) -> PeftModel:
 
     Raises:
         ImportError: if peft is not installed.
-        ValueError: if no layer is called as `config.targets` say.
+        ValueError: if no layer is called as `config.targets` say, or one is a head that is also the embedding.
     """
     try:
         from peft import LoraConfig, get_peft_model
@@ -65,9 +65,25 @@ def add_lora(policy: CausalLMPolicy, config: LoRAConfig) -> PeftModel:
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)  # of peft 0.21
+        warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`", UserWarning)  # an error below
         adapted = get_peft_model(policy.model, settings)
     assert not isinstance(adapted, torch.nn.ModuleDict)
+    _require_free_head(policy)
     return adapted  # pyright: ignore[reportReturnType]
+
+
+def _require_free_head(policy: CausalLMPolicy) -> None:
+    """Raise ValueError if a head that is also the embedding has an adapter: whoever loads the merged model would tie
+    the two again, and the adapter's part would be lost."""
+    head, embedding = policy.model.get_output_embeddings(), policy.model.get_input_embeddings()
+    if head is None or head.weight is not embedding.weight:
+        return
+    adapted = [name for name, layer in _lora_layers(policy).items() if layer is head or layer is embedding]
+    if adapted:
+        raise ValueError(
+            f"{', '.join(adapted)} cannot have an adapter: head and embedding of this model are one tensor (tied). "
+            "Leave it out of the targets"
+        )
 
 
 def _lora_layers(policy: CausalLMPolicy) -> dict[str, Any]:

@@ -32,7 +32,8 @@ def read(source: Source) -> Iterator[Passage]:
 
     Args:
         source: a file in JSONL, compressed if it ends in ".gz", or in parquet if it ends in ".parquet"; a folder of
-            data files, or what `save_to_disk` wrote; "hf:NAME" or "hf:NAME:SPLIT", a Hugging Face dataset.
+            data files, or what `save_to_disk` wrote; "hf:NAME", "hf:NAME:SPLIT" or
+            "hf:NAME:CONFIG:SPLIT", a Hugging Face dataset.
 
     Yields:
         The passages, in order. It takes 8 bytes a passage, to see that no two have the same id.
@@ -134,13 +135,13 @@ def _rows(source: Source) -> Located:
 
 
 def _is_dataset(source: Source) -> bool:
-    return hub.name_and_split(source) is not None or Path(source).is_dir()
+    return hub.parts(source) is not None or Path(source).is_dir()
 
 
 def _dataset(source: Source) -> tuple[Any, str]:
     """A data set, memory-mapped, and the name of its split."""
-    name, split = hub.name_and_split(source) or (str(source), "")
-    return hub.open_dataset(name, config=None, split=split or None, streaming=False)
+    name, config, split = hub.parts(source) or (str(source), "", "")
+    return hub.open_dataset(name, config=config or None, split=split or None, streaming=False)
 
 
 def _parsed(rows: Iterator[tuple[str, Row]]) -> Located:

@@ -105,4 +105,4 @@ def test_a_recording_is_cut_at_its_passages(tmp_path: Path) -> None:
 def test_the_ratio_is_that_within_rounds() -> None:
     figures = {rollout.OURS: Figures(10, [1.0, 2.0, 4.0]), "other": Figures(20, [3.0, 4.0, 40.0])}
     lines = rollout.table(figures, SCRIPTS).splitlines()
-    assert lines[2:] == ["| hf engine | 10 | 1.50 | 10 |  |", "| other | 5 | 0.75 | 20 | 3.0x |"]
+    assert lines[2:] == ["| hf engine | 10 | 1.50 | 10 |  |", "| other | 5 | 0.75 | 20 | 3.00x |"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import torch
 import algos
 from algos import Batch, registry
 from algos.listing import filled_in
+from experiments import train
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -90,3 +92,23 @@ def test_every_algorithm_has_a_page() -> None:
     index = (ROOT / "docs" / "algorithms" / "README.md").read_text(encoding="utf-8")
     for name in registry._factories:
         assert f"`{name}`" in index, name
+
+
+TINY = ["--steps", "1", "--batch-questions", "2", "--group-size", "2", "--minibatches", "2", "--held-out-size", "1",
+        "--device", "cpu"]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_page_on_training_explains_every_metric_and_no_other(tmp_path: Path) -> None:
+    runs = {
+        "critic": ["--algo", "ppo:kl_coef=0.1"],
+        "penalty": ["--algo", "sapo:dual_clip=3", "--penalty-every", "1", "--search-cache", str(tmp_path / "s.sqlite")],
+    }
+    logged: set[str] = set()
+    for name, options in runs.items():
+        assert train.main([*TINY, "--out", str(tmp_path / name), *options]) == 0
+        for key, value in json.loads((tmp_path / name / "metrics.jsonl").read_text()).items():
+            logged |= {f"{key}.{part}" for part in value} if isinstance(value, dict) else {key}
+    text = (ROOT / "docs" / "train.md").read_text(encoding="utf-8").partition("## Metrics")[2]
+    explained = re.findall(r"^\| `([a-z0-9_.]+)` \|", text, re.MULTILINE)
+    assert sorted(explained) == sorted(logged)

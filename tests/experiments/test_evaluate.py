@@ -7,14 +7,17 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from filelock import FileLock
+from search_server import SearchServer
 
 from algos.training.engines.hf import HFEngine
 from algos.training.loading import load_policy
@@ -186,6 +189,8 @@ def test_benchmarks_are_tables_of_their_own_and_say_what_is_missing(
         (["--questions", "/nowhere.jsonl", "--corpus", "embedded"], "/nowhere.jsonl"),
         (["--max-context-tokens", "2000"], "reads 1024 tokens, and an episode may have 2000: lower --max-context"),
         (["--retriever", "nothing"], "unknown retriever 'nothing'"),
+        (["--device", "magic"], "the device 'magic' cannot be used here"),
+        (["--benchmarks", "nq", "--data", "/nowhere", "--corpus", "embedded"], "there is no /nowhere/nq/test.jsonl"),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_said_in_one_line(
@@ -223,6 +228,66 @@ def test_settings_that_cannot_be_used_are_refused(
     error = " ".join(capsys.readouterr().err.replace("│", " ").split())  # it stands in a box, and is broken to fit
     assert message in error
     assert not (tmp_path / "x").exists()
+
+
+@pytest.fixture(scope="module")
+def refusing() -> Iterator[SearchServer]:
+    with SearchServer(0, "--refuse") as one:
+        yield one
+
+
+def test_searches_that_failed_are_counted(
+    tmp_path: Path, refusing: SearchServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "--retriever", refusing.url) == 0
+    answers = list(read_jsonl(tmp_path / "embedded-test" / "answers.jsonl"))
+    failed = sum(answer.failed_searches for answer in answers)
+    assert failed == sum(answer.searches for answer in answers) > 0
+    expected = f"{failed} searches failed, of which the policy was told (embedded:test: {failed})."
+    assert expected in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_first_search_that_fails_stops_it_if_asked_to(
+    tmp_path: Path, refusing: SearchServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "--retriever", refusing.url, "--on-search-error", "raise") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("evaluate: error: the search for ")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "results.json").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert run(tmp_path / "file" / "out") == 2
+    error = capsys.readouterr().err
+    assert str(tmp_path / "file") in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_the_answers(finished: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "experiments" / "evaluate.py"), *SMALL, "--out", str(tmp_path)]
+    file = tmp_path / "embedded-test" / "answers.jsonl"
+    process = subprocess.Popen(
+        # The chunks are many, so that the signal comes before the last.
+        [*command, "--max-questions", "1000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        # Whoever runs the tests in the background of a script has SIGINT ignored, and children would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    while process.poll() is None and not (file.exists() and file.stat().st_size):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "Stopped. Answers are kept: the same command goes on" in output
+    assert "Traceback" not in output
+    assert file.read_bytes().count(b"\n") % 4 == 0  # whole chunks, of two questions with two samples
+    assert not (tmp_path / "results.json").exists()
 
 
 def test_a_policy_that_a_run_saved_is_evaluated_as_it_is(finished: Path, tmp_path: Path) -> None:

@@ -128,8 +128,8 @@ def test_means_over_the_policy_s_tokens(name: str, problem: Problem):
 )
 @law(problem=NEAR, strength=st.sampled_from([0.0, 0.3, 2.0]))
 def test_what_is_left_of_a_loss_without_its_penalty_is_grpo(name: str, weight: str, problem: Problem, strength: float):
-    options: dict[str, Any] = {"aggregation": "token-mean", weight: strength}
-    algorithm = algos.make(name, **options)
+    options: dict[str, Any] = {weight: strength}
+    algorithm = algos.make(name, aggregation="token-mean", **options)
     batch, logprobs = algorithm.advantages(problem.batch), problem.logprobs.clone().requires_grad_()
     out, grpo = algorithm.loss(batch, logprobs), algos.GRPO(aggregation="token-mean").loss(batch, logprobs)
     assert out.penalty is not None

@@ -77,3 +77,6 @@ def test_a_local_collection_is_read_as_the_one_on_the_hub_is(tmp_path: Path) -> 
         (tmp_path / name / f"{benchmark.split}.jsonl").write_text(LINE.replace("Ada", name))
     source = benchmarks.source(BENCHMARKS["2wikimultihopqa"], f"hf:{tmp_path}")
     assert [question.golds for question in sources.list_questions(source)] == [("2wikimultihopqa",)]
+    assert [question.golds for question in sources.list_questions(f"hf:{tmp_path}:musique:dev")] == [("musique",)]
+    with pytest.raises(ValueError, match="names one config, and config='nq' another"):
+        sources.list_questions({"source": f"hf:{tmp_path}:musique:dev", "config": "nq"})

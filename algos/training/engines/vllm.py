@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class VLLMEngine:
-    """Samples with a vLLM engine of this process, on the device that vLLM finds.
+    """Samples with a vLLM engine of this process, on its present CUDA device or on whatever else vLLM finds.
 
     Ids in, ids out: vLLM loads no tokenizer. It stops at end-of-sequence ids and at those that can complete a closing
     tag, and a turn that is not over there goes on. Prefixes that sequences share, and that they had in earlier turns,
@@ -217,6 +217,8 @@ def _started(**settings: Any) -> LLMEngine:
     """A vLLM engine whose model lives in this process."""
     try:
         from vllm.engine.arg_utils import EngineArgs
+        from vllm.platforms import current_platform
+        from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.llm_engine import LLMEngine
         from vllm.v1.executor import Executor
     except ImportError as error:
@@ -226,9 +228,14 @@ def _started(**settings: Any) -> LLMEngine:
         ) from error
 
     given = {name: value for name, value in settings.items() if value is not None}
+    if current_platform.is_cpu():
+        given["enable_chunked_prefill"] = False  # takes random numbers back after part of a prompt: only on GPUs
     # In a process of its own the model could not take over weights from this one.
     with _random_states_kept(), _environment("VLLM_ENABLE_V1_MULTIPROCESSING", "0"), _hidden("llvmlite.binding.ffi"):
-        config = EngineArgs(**given).create_engine_config()
+        # As `LLM` has it: else vLLM runs an eighth of the sequences side by side that it does on a large GPU.
+        config = EngineArgs(**given).create_engine_config(UsageContext.LLM_CLASS)
+        if config.device_config.device_type == "cuda":  # else all processes of a machine would take the first one
+            config.device_config.device = torch.device("cuda", torch.cuda.current_device())
         executor = Executor.get_class(config)
         return LLMEngine(config, executor, log_stats=False, multiprocess_mode=False)
 

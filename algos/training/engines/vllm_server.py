@@ -50,7 +50,7 @@ class VLLMServerEngine:
 
     Args:
         url: http://host:port of a server that was started with VLLM_SERVER_DEV_MODE=1, `--enable-scale-out` and
-            `--logprobs-mode processed_logprobs`. It needs no tokenizer.
+            `--logprobs-mode processed_logprobs`, on a CPU also `--no-enable-chunked-prefill`. It needs no tokenizer.
         tokenizer: that of the model; tells where turns end.
         seed: of the seeds of all requests.
         dtype: in which weights are handed over: "float32", "bfloat16", "float16", or "auto": as they are.
@@ -165,7 +165,7 @@ class VLLMServerEngine:
     def _settings(self) -> dict[str, Any]:
         """What the server says of its model, once it is seen to be fit."""
         try:
-            settings = self._exchange("/server_info?config_format=json")["vllm_config"]["model_config"]
+            config = self._exchange("/server_info?config_format=json")["vllm_config"]
         except Trouble as trouble:
             if trouble.cause is Cause.FINAL:
                 raise ValueError(f"{self._connection.url} is no vLLM server in developer mode: {_START}") from trouble
@@ -175,10 +175,16 @@ class VLLMServerEngine:
         except Trouble as trouble:  # refused, for it asks for nothing
             if trouble.cause is Cause.FINAL:
                 raise ValueError(f"{self._connection.url} does not take token ids: {_START}") from trouble
+        settings = config["model_config"]
         if settings["logprobs_mode"] != "processed_logprobs":
             raise ValueError(
                 f"{self._connection.url} gives log-probs that leave the temperature out "
                 f"({settings['logprobs_mode']}): {_START}"
+            )
+        if config["device_config"]["device_type"] == "cpu" and config["scheduler_config"]["enable_chunked_prefill"]:
+            raise ValueError(
+                f"{self._connection.url} samples on a CPU, where vLLM fails at requests with a seed unless prompts are "
+                "read whole: start it with --no-enable-chunked-prefill"
             )
         return settings
 

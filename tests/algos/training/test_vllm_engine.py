@@ -22,6 +22,7 @@ from vllm_models import (
     furthest,
     logprobs,
     needs_vllm,
+    of_ranks,
     right_ends,
     trained,
 )
@@ -109,6 +110,12 @@ def test_the_engine_follows_the_policy(engine, policy, adapters, tied) -> None:
     assert furthest(policy, after, QUESTION, 1.0) < 1e-4
 
 
+def test_engines_of_several_ranks_follow_their_policies(tmp_path) -> None:
+    for before, after in of_ranks("vllm", tmp_path / "meeting"):
+        assert before > 1e-2
+        assert after < 1e-4
+
+
 def test_weights_that_do_not_fit_are_refused(engine, policy) -> None:
     given = dict(weights(policy))
     without = {name: value for name, value in given.items() if name != "model.norm.weight"}
@@ -139,6 +146,15 @@ def test_the_same_seeds_give_the_same_samples(engine, policy) -> None:
     again = everything(engine, asking(12))
     assert [s.ids for s in first] == [s.ids for s in again] != [s.ids for s in other]
     assert len({tuple(s.ids) for s in first}) > 6
+
+
+def test_more_is_asked_for_than_is_read_in_one_step(engine, policy) -> None:
+    drawn = random.Random(0)
+    prompts = [[drawn.randrange(50, 700) for _ in range(300)] for _ in range(30)]
+    assert sum(map(len, prompts)) > 2 * 4096  # what vLLM reads at once
+    samples = everything(engine, [Request(n, prompt, 3) for n, prompt in enumerate(prompts)])
+    for sample, prompt in zip(samples[::6], prompts[::6], strict=True):
+        assert furthest(policy, [sample], prompt, 1.0) < 1e-4
 
 
 def test_what_is_forgotten_does_not_come_back(engine, policy) -> None:
@@ -193,13 +209,18 @@ def memorised(ids: Sequence[int], vocabulary: int) -> LlamaForCausalLM:
     )  # fmt: skip
     model = LlamaForCausalLM(config)
     optimizer, text = torch.optim.AdamW(model.parameters(), lr=3e-3), torch.tensor([ids])
+    losses = []
     for _ in range(150):
-        loss = model(text, labels=text).loss
-        loss.backward()
+        losses.append(model(text, labels=text).loss)
+        losses[-1].backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert loss < 0.05
+    assert losses[-1] < 0.05
     return model
+
+
+def global_states() -> tuple[object, str, list[int]]:
+    return random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()  # noqa: NPY002
 
 
 def test_a_tag_that_takes_many_ids_ends_the_turn(tmp_path) -> None:
@@ -207,10 +228,9 @@ def test_a_tag_that_takes_many_ids_ends_the_turn(tmp_path) -> None:
     prompt, turn = tokenizer.encode("Q: 3>2? "), tokenizer.encode("<think>x>y</think>\n<search>a > b</search>")
     model = memorised([*prompt, *turn, *tokenizer.encode(" and more")], 257)
     model.save_pretrained(tmp_path)
-    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # noqa: NPY002
+    before = global_states()
     with opened(tmp_path, tokenizer) as engine:
-        # vLLM seeds everything when it starts.
-        assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == states  # noqa: NPY002
+        assert global_states() == before  # vLLM seeds everything when it starts
         requests = [Request("whole", prompt, 100, 0.0), Request("cut", prompt, len(turn) - 1, 0.0)]
         whole, cut = everything(engine, [*requests, Request("long", [*prompt, *turn[:-3]], 100, 0.0)])[:2]
     assert (whole.ids, whole.stopped) == (turn, "tag")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -79,3 +81,26 @@ def _end(ids: Sequence[int], max_tokens: int, tokenizer: Tokenizer) -> str | Non
             why = "tag" if tag else "eos" if token in tokenizer.eos_ids else "length"
             return why if position == len(ids) else None
     return None
+
+
+def of_ranks(engine: str, meeting: Path) -> list[tuple[float, float]]:
+    """How far log-probs are from the policy in each of two processes, before a sync and after it.
+
+    Args:
+        engine: as `EngineConfig.name`.
+        meeting: a file that is not there yet.
+    """
+    command = [sys.executable, str(Path(__file__).with_name("vllm_ranks_worker.py"))]
+    workers = [
+        subprocess.Popen(
+            [*command, str(rank), "2", str(meeting), engine], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    found = list[tuple[float, float]]()
+    for worker in workers:
+        out, err = worker.communicate(timeout=280)
+        assert worker.returncode == 0, err[-3000:]
+        before, after = map(float, out.splitlines()[-1].split())
+        found.append((before, after))
+    return found
