@@ -48,7 +48,7 @@ def open_dataset(name: str, *, config: str | None, split: str | None, streaming:
                 raise ValueError("what save_to_disk wrote is not streamed: it is memory-mapped already")
         else:
             found = datasets.load_dataset(name, config, streaming=streaming)
-    except (ValueError, OSError, DatasetsError) as error:
+    except (ValueError, OSError, RuntimeError, DatasetsError) as error:  # RuntimeError: it has a script, not run
         raise ValueError(f"cannot open the dataset {name!r}: {str(error).splitlines()[0]}") from error
     if not isinstance(found, dict):
         if split is not None and split != str(found.split):

@@ -30,7 +30,7 @@ def forbidden(file: Path) -> tuple[str, ...]:
     """The modules that this file may not import."""
     top = file.parts[0]
     rules = ["tests"]
-    if top not in ("experiments", "tests"):
+    if top not in ("experiments", "benchmarks", "tests"):
         rules += ["experiments"]
     if top == "search_gym":
         rules += ["torch", "algos"]

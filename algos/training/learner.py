@@ -82,6 +82,7 @@ class Learner:
         self._policy = ranks.wrap(policy, half)
         self._critic = None if critic is None else ranks.wrap(critic, half)
         self._trained = [self._policy] if self._critic is None else [self._policy, self._critic]
+        self._train(False)  # a model may come in either mode
         rates = (config.learning_rate, config.critic_learning_rate)
         learners = [
             {"params": [p for p in module.parameters() if p.requires_grad], "lr": rate, "full": rate}

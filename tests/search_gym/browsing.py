@@ -13,7 +13,15 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 # A sandbox needs rights that root in a container has not; nothing here opens a page of others. And no calls home.
-SWITCHES = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+SWITCHES = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+# Milliseconds until a page that does not come counts as one that never will: other tests may want the same cores.
+PATIENCE = 150_000
 
 
 @contextmanager
@@ -44,6 +52,7 @@ class Visit:
         self.requests: list[str] = []
         """What was asked for beside the page itself."""
         self.page = context.new_page()
+        self.page.set_default_timeout(PATIENCE)
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         address = path.resolve().as_uri()

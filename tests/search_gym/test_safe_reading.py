@@ -86,14 +86,14 @@ def test_an_index_runs_no_code(corpus: Path, tmp_path: Path, mark: Path, trap: o
     whole = tmp_path / "whole"
     index.build(corpus, whole, "bm25", work=index.Work(progress=False))
     files = [path.relative_to(whole) for path in whole.rglob("*") if path.is_file() and path.name != ".lock"]
-    assert {path.suffix for path in files} >= {".json", ".npy", ".npz"}
+    assert {path.suffix for path in files} >= {".json", ".npy"}
     array = pickled_array(trap)
     for name in files:
         for number, content in enumerate((array, pickle.dumps(trap), zipped(array, whole / name))):
-            folder = tmp_path / f"{name.name}-{number}"
+            folder = tmp_path / f"{'-'.join(name.parts)}-{number}"
             shutil.copytree(whole, folder)
             (folder / name).write_bytes(content)
-            with suppress(ValueError, OSError, EOFError):
+            with suppress(Exception):  # whatever it says: here it matters that nothing runs
                 sources.open_retriever(str(folder)).search(["capital of Norway"], 2)
             assert not mark.exists(), name
 
@@ -133,7 +133,8 @@ def opened_reranker(model: str) -> RerankRetriever:
 @pytest.mark.parametrize("opened", [SentenceEncoder, opened_reranker], ids=["encoder", "reranker"])
 def test_an_encoder_runs_no_code(tmp_path: Path, mark: Path, opened: Callable[[str], object]) -> None:
     folder = encoder_with_code(tmp_path, mark)
-    with pytest.raises(ValueError, match="trust_remote_code"):
+    # A cross-encoder does not even look at such modules.
+    with suppress(ValueError) if opened is opened_reranker else pytest.raises(ValueError, match="trust_remote_code"):
         opened(str(folder))
     assert not mark.exists()
 
@@ -191,7 +192,7 @@ KINDS_OF_QUESTIONS = {
 @pytest.mark.parametrize("kind", KINDS_OF_QUESTIONS)
 def test_a_question_set_runs_no_code(tmp_path: Path, mark: Path, trap: object, kind: str) -> None:
     KINDS_OF_QUESTIONS[kind](tmp_path / kind, mark, trap)
-    if kind in ("set.parquet", "script"):
+    if kind == "set.parquet":
         assert [question.text for question in sources.list_questions(str(tmp_path / kind))] == ["Who?"]
     else:
         with pytest.raises(ValueError, match=kind):

@@ -53,11 +53,11 @@ function spansOf(dialogue) {
 }
 
 /** A number for people: as many digits as tell values apart, and a real minus sign. */
-function shown(value) {
+function shown(value, digits = 3) {
   if (value === null || value === undefined) return "\u2013";
   const size = Math.abs(value);
-  const text = size !== 0 && (size < 0.001 || size >= 100000) ? value.toExponential(2) : String(+value.toFixed(size < 10 ? 3 : 1));
-  return text.replace("-", "\u2212");
+  const text = size !== 0 && (size < 0.001 || size >= 100000) ? value.toExponential(2) : String(+value.toFixed(size < 10 ? digits : 1));
+  return text.replaceAll("-", "\u2212");
 }
 
 /** A count with its noun. */

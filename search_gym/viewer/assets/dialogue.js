@@ -14,7 +14,7 @@ function textLabel(dialogue) {
 /** Question, answers, scores and origin. */
 function head(dialogue, label) {
   const { origin } = dialogue;
-  const answer = element("dd", { dir: "auto", text: dialogue.answer ?? (ENDS[dialogue.end] || dialogue.end) });
+  const answer = element("dd", { dir: "auto", text: dialogue.answer ?? "none" });
   const mark = rightMark(dialogue);
   if (mark) answer.append(" ", mark);
   const scores = [

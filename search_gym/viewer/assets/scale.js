@@ -7,6 +7,8 @@ const SCALES = {
   logprob: { diverging: false, forward: (value) => -value, back: (value) => -value },
 };
 const ENOUGH = 200000;
+// A colour that nobody sees is not underlined either.
+const FAINT = 0.04;
 const limits = new Map();
 
 /** How far from its centre a scale reaches: 98 % of all values lie within. */
@@ -49,9 +51,10 @@ function paint(token) {
   const { dialogue, kind, place } = token.piece;
   const value = kind === "policy" ? valueOf(dialogue, state.colour, place) : undefined;
   const shade = shadeOf(state.colour, value);
-  token.classList.remove("low", "high", "more");
+  token.classList.remove("low", "high", "more", "faint");
   if (shade === null) return token.style.removeProperty("--share");
   token.classList.add(shade.side);
+  token.classList.toggle("faint", shade.share < FAINT);
   token.style.setProperty("--share", `${Math.round(shade.share * 70)}%`);
 }
 

@@ -12,7 +12,7 @@ function detailsOf({ dialogue, kind, text, position, place }) {
   if (kind !== "policy") return details;
   for (const [name, label] of Object.entries(MEASURES)) {
     const value = valueOf(dialogue, name, place);
-    if (value !== undefined) details.push([label, shown(value)]);
+    if (value !== undefined) details.push([label, shown(value, 5)]);
     if (value !== undefined && name === "logprob") details.push(["Probability", shown(Math.exp(value))]);
   }
   return details;
