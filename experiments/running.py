@@ -85,8 +85,7 @@ def open_policy(model: str, config: PolicyConfig, device: str | torch.device) ->
         trust_remote_code=config.trust_remote_code,
     )
     if config.activation_checkpointing:
-        causal = policy.model  # transformers 5.20 renamed the method
-        (getattr(causal, "activation_checkpointing_enable", None) or causal.gradient_checkpointing_enable)()
+        policy.recompute_activations()
     if config.lora.rank:
         add_lora(policy, config.lora)
     return policy

@@ -181,7 +181,7 @@ class VLLMServerEngine:
                 f"{self._connection.url} gives log-probs that leave the temperature out "
                 f"({settings['logprobs_mode']}): {_START}"
             )
-        if config["device_config"]["device_type"] == "cpu" and config["scheduler_config"]["enable_chunked_prefill"]:
+        if config["device_config"]["device"] == "cpu" and config["scheduler_config"]["enable_chunked_prefill"]:
             raise ValueError(
                 f"{self._connection.url} samples on a CPU, where vLLM fails at requests with a seed unless prompts are "
                 "read whole: start it with --no-enable-chunked-prefill"

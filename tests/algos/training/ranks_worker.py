@@ -104,7 +104,7 @@ class Update:
         if self.lora:
             add_lora(made, LoRAConfig(rank=2))
         if self.checkpointing:
-            made.model.activation_checkpointing_enable()
+            made.recompute_activations()
             made.train()
         reference = None if not self.reference else base_of(made) if self.lora else policy(7)
         config = TrainerConfig(

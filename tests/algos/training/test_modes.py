@@ -21,7 +21,7 @@ def _passes(policy: CausalLMPolicy) -> list[bool]:
 
 def test_activations_are_recomputed_in_updates_alone() -> None:
     plain, frugal = worker.policy(), worker.policy()
-    frugal.model.activation_checkpointing_enable()
+    frugal.recompute_activations()
     weights = []
     for policy, expected in ((plain, 1), (frugal, 2)):
         policy.model.eval()  # as a model is loaded

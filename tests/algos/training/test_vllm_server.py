@@ -184,6 +184,15 @@ class TestServer:
                 engine.submit([Request("stranger", [10**6], 4)])  # it would be the last that the server reads
             assert engine.collect() == []
 
+    def test_a_server_that_would_fail_at_seeds_is_found_out(self, tmp_path) -> None:
+        port = free_port()
+        command = [*SERVE, "--port", str(port), *SETTINGS, *OURS[:-1]]
+        with (
+            running(command, port, "/health", tmp_path / "log", VLLM_SERVER_DEV_MODE="1"),
+            pytest.raises(ValueError, match="start it with --no-enable-chunked-prefill"),
+        ):
+            VLLMServerEngine(f"http://127.0.0.1:{port}", TOKENIZER)
+
     def test_a_server_that_dies_is_an_error_and_no_hang(self, server) -> None:
         with opened(server[0], retry_for=0.5) as engine:
             engine.submit(asking(4, max_tokens=900))
