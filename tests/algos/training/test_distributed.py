@@ -51,11 +51,22 @@ def alone() -> dict[str, Any]:
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where two processes left what they found; its name says whether parameters were sharded."""
     folder = tmp_path_factory.mktemp(f"sharded-{request.param}")
+    try:
+        _run_ranks(request.param, folder)
+    except mp.ProcessExitedException as error:  # pyright: ignore[reportPrivateImportUsage]
+        # Once in some sixty rounds a thread of torch 2.13's gloo backend died in malloc, with FSDP2. AddressSanitizer
+        # found nothing in eighteen rounds, and no Python code was at fault that could be seen. Twice is no chance.
+        if error.signal_name != "SIGSEGV":
+            raise
+        _run_ranks(request.param, folder)
+    return folder
+
+
+def _run_ranks(shard: bool, folder: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(worker.run_rank, (2, port, request.param, str(folder)), nprocs=2)  # pyright: ignore[reportPrivateImportUsage]
-    return folder
+    mp.spawn(worker.run_rank, (2, port, shard, str(folder)), nprocs=2)  # pyright: ignore[reportPrivateImportUsage]
 
 
 @pytest.fixture(scope="module")
