@@ -19,6 +19,7 @@ from algos.training.config import TrainerConfig
 from algos.training.engines.opening import EngineConfig
 from experiments import models
 from experiments.games import GAMES, Game
+from experiments.presets import COMPARISONS
 from search_gym.questions import benchmarks
 from search_gym.retrieval.index import RETRIEVERS
 from search_gym.rules import Rules
@@ -63,7 +64,7 @@ class AblateConfig:
     colon: sapo:gamma=0.05:tau=0.8, grpo:preset=verl; with several values, name the algorithm with each of them:
     sapo:gamma=0.05,sapo:gamma=0.2"""
     preset: str = "quick"
-    """What is compared unless --algos says so: quick, paper-table2, tau or zoo."""
+    """What is compared, and how, unless other options say so: quick, paper-table2, tau, stress or zoo."""
     seeds: int = 3
     """How many seeds; they are 0, 1, 2, …"""
     model: str = "embedded"
@@ -244,26 +245,6 @@ PRESETS: dict[str, AblateConfig] = {
 }
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What `--preset` names; it goes over what suits the model."""
-
-    algos: str
-    """As in `AblateConfig`; the first is the baseline of the others."""
-    trainer: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of `TrainerConfig` that differ."""
-
-
-COMPARISONS: dict[str, Comparison] = {
-    "quick": Comparison("grpo,sapo"),
-    # arXiv 2603.10069, Table 2.
-    "paper-table2": Comparison("grpo,grpo_kl,grpo_kl_r,sapo", {"penalty_every": 4}),
-    # Its sweep of the threshold, with the default, 1.0, as the baseline.
-    "tau": Comparison("sapo:tau=1.0,sapo:tau=0.6,sapo:tau=0.8,sapo:tau=1.2", {"penalty_every": 4}),
-    "zoo": Comparison(
-        "grpo,ppo,sapo,grpo_kl,grpo_kl_r,lld,gspo,dapo,dr_grpo,rloo,reinforce_pp,cispo,soft_sapo",
-    ),
-}
 EVALUATIONS: dict[str, EvaluateConfig] = {kind: EvaluateConfig(game=game) for kind, game in GAMES.items()} | {
     "smollm2": EvaluateConfig(game=GAMES["smollm2"], batch_episodes=8, chunk_questions=8)
 }

@@ -18,7 +18,6 @@ from tokenizers import Tokenizer
 import algos
 from experiments import ablate, models, running
 from experiments.config import (
-    COMPARISONS,
     PRESETS,
     AblateConfig,
     Task,
@@ -28,6 +27,7 @@ from experiments.config import (
     run_folder,
 )
 from experiments.games import GAMES
+from experiments.presets import COMPARISONS
 from search_gym.trajectory import Trajectory, read_jsonl
 
 ROOT = Path(__file__).parents[2]
@@ -235,6 +235,8 @@ def test_presets_name_what_is_compared() -> None:
         0.6, 0.8, 1.0, 1.2,
     ]  # fmt: skip
     assert parse(["--preset", "tau", "--algos", "grpo"]).labels == ["grpo"]
+    stress = parse(["--preset=stress", "--epochs=1"]).trainer
+    assert (stress.minibatches, stress.epochs, stress.learning_rate) == (16, 1, 3e-4)
     for name in COMPARISONS:
         assert parse(["--preset", name]).preset == name
 
@@ -242,7 +244,9 @@ def test_presets_name_what_is_compared() -> None:
 def test_a_preset_that_is_not_there_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert ablate.main(["--preset", "papertable2"]) == 2
     error = capsys.readouterr().err
-    assert error == ("ablate: error: no preset is called 'papertable2'; there are: quick, paper-table2, tau, zoo\n")
+    assert error == (
+        "ablate: error: no preset is called 'papertable2'; there are: quick, paper-table2, tau, stress, zoo\n"
+    )
 
 
 def test_the_model_chooses_the_preset(tmp_path: Path) -> None:

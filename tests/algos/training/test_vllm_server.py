@@ -60,13 +60,15 @@ def running(command: list[str], port: int, ready: str, log: Path, **environment:
             [sys.executable, *command], stdout=file, stderr=file, env=os.environ | environment, start_new_session=True
         )
     try:
-        for _ in range(2400):
+        for _ in range(9000):
             assert process.poll() is None, log.read_text()[-3000:]
             try:
                 httpx.get(f"http://127.0.0.1:{port}{ready}", timeout=5, trust_env=False)
                 break
             except httpx.TransportError:
                 time.sleep(0.1)
+        else:
+            raise TimeoutError(f"the server does not answer: {log.read_text()[-3000:]}")
         yield process
     finally:
         process.terminate()
@@ -109,7 +111,8 @@ def followed(engine: VLLMServerEngine) -> CausalLMPolicy:
 class TestServer:
     """With one server for all of them; the last one kills it."""
 
-    pytestmark = needs_vllm
+    # A server takes a quarter of a minute to start on idle cores, and minutes where others keep them busy.
+    pytestmark = [*needs_vllm, pytest.mark.timeout(1200)]
 
     @pytest.mark.parametrize("temperature", [1.0, 0.5, 0.0])
     def test_log_probs_are_those_of_the_distribution_that_was_sampled_from(self, server, temperature) -> None:
