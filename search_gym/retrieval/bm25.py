@@ -22,6 +22,7 @@ from search_gym.retrieval.store import (
     MANIFEST,
     PassageStore,
     json_digest,
+    open_array,
     passages_digest,
     read_manifest,
     write_manifest,
@@ -132,9 +133,9 @@ class BM25Retriever:
                     "folder, or delete this one"
                 )
         retriever = cls.__new__(cls)
+        arrays = {name: open_array(folder / f"{name}.csc.index.npy") for name in ("data", "indices", "indptr")}
         index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
-        # Plain views: slices of np.memmap itself take several times as long.
-        index.scores |= {name: index.scores[name].view(np.ndarray) for name in ("data", "indices", "indptr")}
+        index.scores |= arrays
         retriever._set(passages, BM25Settings(**built), index, corpus)
         return retriever
 

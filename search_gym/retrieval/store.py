@@ -40,8 +40,7 @@ class PassageStore(Sequence[Passage]):
         """Where the passages came from, for people."""
         self.stamp: str = manifest["stamp"]
         """What the source was when they were read: see `search_gym.retrieval.corpus.stamp`."""
-        # A plain view: slices of np.memmap itself take several times as long.
-        self._ends = np.load(folder / _ENDS, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+        self._ends = open_array(folder / _ENDS)
         texts = folder / _TEXTS
         last = int(self._ends[-1, -1])
         if len(self._ends) != manifest["passages"] or texts.stat().st_size != last:
@@ -136,6 +135,16 @@ def write_manifest(path: Path, content: dict[str, Any]) -> None:
     text = json.dumps({"format": FORMAT, **content}, indent=1, ensure_ascii=False)
     part.write_text(f"{text}\n", encoding="utf-8")
     part.replace(path)
+
+
+def open_array(path: Path) -> np.ndarray:
+    """The array of an .npy file, memory-mapped. Raises ValueError if it holds none, or one of Python objects."""
+    try:
+        # Unlike np.load this takes no archive for an array. A plain view: slices of np.memmap itself take several times
+        # as long.
+        return np.lib.format.open_memmap(path, mode="r").view(np.ndarray)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path} holds no array ({error}): build the index again") from error
 
 
 def read_manifest(path: Path, what: str, keys: Sequence[str]) -> dict[str, Any]:

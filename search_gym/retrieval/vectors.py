@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from search_gym.retrieval import Passage
 from search_gym.retrieval.encoders import Encoder
-from search_gym.retrieval.store import FORMAT, passages_digest, write_manifest
+from search_gym.retrieval.store import FORMAT, open_array, passages_digest, write_manifest
 
 SHARD = 10_000
 _MANIFEST = "vectors.json"
@@ -60,7 +60,7 @@ class Vectors:
     def shards(self) -> Iterator[np.ndarray]:
         """One shard after the other, memory-mapped: float32, (passages of the shard, dimension)."""
         for path, _ in _layout(self.folder, self._kind):
-            yield np.load(path, mmap_mode="r", allow_pickle=False)
+            yield open_array(path)
 
     def sample(self, size: int, seed: int = 0) -> np.ndarray:
         """So many vectors of places drawn by `seed`, or all: float32, (min(size, count), dimension)."""
@@ -166,8 +166,8 @@ def _is_whole(path: Path, size: int, dimension: int) -> bool:
     if not path.is_file():
         return False
     try:
-        shard = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError):  # cut short, which only a machine without power does
+        shard = open_array(path)
+    except ValueError:  # cut short, which only a machine without power does
         return False
     return shard.shape == (size, dimension) and shard.dtype == np.float32
 

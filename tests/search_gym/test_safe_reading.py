@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 import shutil
 import tarfile
 import zipfile
@@ -99,6 +100,19 @@ def test_an_index_runs_no_code(corpus: Path, tmp_path: Path, mark: Path, trap: o
 
 
 @pytest.mark.slow
+def test_a_file_of_an_index_that_is_no_array_is_named(corpus: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    index.build(corpus, whole, "bm25", work=index.Work(progress=False))
+    names = [path.relative_to(whole) for path in whole.rglob("*.npy")]
+    assert names
+    for name in names:
+        folder = tmp_path / "-".join(name.parts)
+        shutil.copytree(whole, folder)
+        (folder / name).write_bytes(zipped((whole / name).read_bytes(), whole / name))
+        with pytest.raises(ValueError, match=rf"{re.escape(str(folder / name))} .*build the index again"):
+            sources.open_retriever(str(folder))
+
+
 def test_a_dense_index_cannot_say_that_its_model_is_trusted(corpus: Path, tmp_path: Path, mark: Path) -> None:
     folder, encoder = tmp_path / "index", encoder_with_code(tmp_path, mark)
     described = (encoder / "modules.json").read_text()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 import pytest
@@ -112,7 +113,7 @@ class TestServer:
     """With one server for all of them; the last one kills it."""
 
     # A server takes a quarter of a minute to start on idle cores, and minutes where others keep them busy.
-    pytestmark = [*needs_vllm, pytest.mark.timeout(1200)]
+    pytestmark: ClassVar = [*needs_vllm, pytest.mark.timeout(1200)]
 
     @pytest.mark.parametrize("temperature", [1.0, 0.5, 0.0])
     def test_log_probs_are_those_of_the_distribution_that_was_sampled_from(self, server, temperature) -> None:
