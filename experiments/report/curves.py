@@ -18,7 +18,7 @@ Steps = Mapping[int, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric of an algorithm over the steps that all of its seeds have and at which one of them was measured."""
+    """A metric of an algorithm over the steps that all of its seeds have."""
 
     label: str
     seeds: int
@@ -75,10 +75,13 @@ def read_metrics(path: Path) -> dict[int, dict[str, float]]:
     return steps
 
 
-def curve(label: str, seeds: Sequence[Steps], key: str) -> Curve:
-    """The curve of a metric. A step at which no seed has the key was not measured, and is no gap."""
+def curve(label: str, seeds: Sequence[Steps], key: str, sparse: bool = False) -> Curve:
+    """The curve of a metric, over the steps that all seeds have; with `sparse` those alone at which one has the key.
+
+    So a metric that is measured every few steps is one line, and any other has a gap where it is missing.
+    """
     shared = set.intersection(*(set(seed) for seed in seeds)) if seeds else set()
-    steps = [step for step in sorted(shared) if any(key in seed[step] for seed in seeds)]
+    steps = [step for step in sorted(shared) if not sparse or any(key in seed[step] for seed in seeds)]
     rows: list[list[Any]] = [[seed[step].get(key, math.nan) for step in steps] for seed in seeds]
     values = np.array(rows, np.float64).reshape(len(seeds), len(steps))
     return Curve(label, len(seeds), np.array(steps, np.int64), np.where(np.isfinite(values), values, np.nan))
