@@ -29,6 +29,11 @@ def score(value: float | None) -> str:
     return MISSING if value is None else _minus(f"{value:z.3f}")
 
 
+def chance(value: float | None) -> str:
+    """A probability, with two decimals."""
+    return MISSING if value is None else f"{value:.2f}"
+
+
 def signed(value: float | None) -> str:
     """A difference of scores, with its sign."""
     return MISSING if value is None else _minus(f"{value:+z.3f}")
