@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -191,12 +192,12 @@ def _path(points: Sequence[Point]) -> str:
 def _strips(panel: Panel, curves: Sequence[Curve], steps: Sequence[int], frame: Frame) -> list[Strip]:
     chosen = evenly(steps, STRIPS)
     places = [frame.x(step) for step in chosen]
-    edges = [float(LEFT), *((a + b) / 2 for a, b in zip(places, places[1:], strict=False)), float(RIGHT)]
+    edges = [float(LEFT), *((a + b) / 2 for a, b in pairwise(places)), float(RIGHT)]
     texts = (
         "\n".join([f"step {step}", *(f"{curve.label}: {_text(panel, curve, step)}" for curve in curves)])
         for step in chosen
     )
-    return [Strip(left, right - left, text) for left, right, text in zip(edges, edges[1:], texts, strict=False)]
+    return [Strip(left, right - left, text) for (left, right), text in zip(pairwise(edges), texts, strict=True)]
 
 
 def _text(panel: Panel, curve: Curve, step: int) -> str:

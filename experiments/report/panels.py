@@ -93,7 +93,7 @@ DRIFT = Section(
         Panel("drifted", "Drifted trajectories", "% of trajectories", "Those with Π r < 0.01 (Def. 1).", percent=True),
         Panel("lambda_action", "λ of action tokens", "λ", "mean(log r) + var(log r) / 2 inside <search> and <answer>.",
               line=0.0),
-        Panel("lambda_reasoning", "λ of reasoning tokens", "λ", "The same of all other tokens (Prop. 1 compares the two).",
+        Panel("lambda_reasoning", "λ of reasoning tokens", "λ", "The same of other tokens (Prop. 1 compares both).",
               line=0.0),
         Panel("positive_below_tau", "Positive tokens with r < τ", "% of tokens with A > 0",
               "What a conditional penalty acts on; τ is that of the algorithm, or 1.", percent=True),
