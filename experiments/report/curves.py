@@ -49,8 +49,9 @@ class Curve:
 
     @property
     def overall(self) -> float:
-        """The mean over those steps and all seeds; nan where there is none."""
-        return float(np.nanmean(self.mean)) if self.known else math.nan
+        """The mean over all steps and seeds that have a finite value; nan where none has."""
+        found = self.values[np.isfinite(self.values)]
+        return float(found.mean()) if len(found) else math.nan
 
 
 def read_metrics(path: Path) -> dict[int, dict[str, float]]:

@@ -72,7 +72,7 @@ def collapses(summary: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> 
         fallen = collapsed_steps(entry["algorithm"], runs)
         if fallen:
             parts.append(f"{entry['algorithm']} {len(fallen)} of {len(entry['seeds'])} ({', '.join(fallen)})")
-    return f"Runs that collapsed: {'; '.join(parts)}." if parts else "No run collapsed."
+    return f"{'; '.join(parts)}." if parts else "no run collapsed."
 
 
 def collapsed_steps(label: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:

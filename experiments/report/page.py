@@ -87,7 +87,10 @@ def render(comparison: Comparison, folder: Path, no_view: str = "") -> str:
         sections=[(section, _charts(section, comparison)) for section in SECTIONS],
         overall=_overall(comparison),
         behaviour=_behaviour(comparison),
-        runs=[_run(run, comparison.metrics[run["algorithm"]][run["seed"]]) for run in comparison.runs],
+        runs=[
+            _run(run, comparison.metrics[run["algorithm"]][run["seed"]], no_view)
+            for run in sorted(comparison.runs, key=lambda run: (comparison.labels.index(run["algorithm"]), run["seed"]))
+        ],
         no_view=no_view,
         changed=comparison.changed_settings(),
         options={run["algorithm"]: run.get("options", {}) for run in comparison.runs},
@@ -167,23 +170,29 @@ def _behaviour(comparison: Comparison) -> list[tuple[str, list[tuple[str, str]]]
     ]
 
 
-def _run(run: Mapping[str, Any], metrics: Steps) -> dict[str, Any]:
-    """A row of the table of runs, with links into view.html."""
+def _run(run: Mapping[str, Any], metrics: Steps, no_view: str) -> dict[str, Any]:
+    """A row of the table of runs, with links."""
     rewards = [values["reward"] for _, values in sorted(metrics.items()) if "reward" in values]
-    last = rewards[-WINDOW:]
-    of_run = {"algorithm": run["algorithm"], "seed": run["seed"]}
-    links = [("all", of_run), ("lowest ratios first", of_run | {"sort": "ratio", "colour": "ratio"})]
-    if (step := run["collapsed"]) is not None:
-        around = {"step-from": max(1, step - 2), "step-to": step + 2, "sort": "step", "colour": "ratio"}
-        links.append(("around the collapse", of_run | around))
+    last, step = rewards[-WINDOW:], run["collapsed"]
+    log = f"runs/{run_folder(run['algorithm'], run['seed'])}/metrics.jsonl"
+    views = [] if no_view else _views(run["algorithm"], run["seed"], step)
     return {
         "label": run["algorithm"],
         "seed": run["seed"],
         "steps": run["steps"],
-        "reward": words.number(sum(last) / len(last) if last else None),
+        "reward": words.score(sum(last) / len(last) if last else None),
         "em": [words.score(run["end"][decoding]["em"]) for decoding in DECODINGS],
         "collapsed": "no" if step is None else f"step {step}",
-        "minutes": words.number(run["seconds"] / 60 if "seconds" in run else None, 2),
-        "folder": f"runs/{run_folder(run['algorithm'], run['seed'])}",
-        "links": [(text, f"view.html#{urlencode(state)}") for text, state in links],
+        "minutes": f"{run['seconds'] / 60:.1f}" if "seconds" in run else words.MISSING,
+        "links": [*views, ("metrics", log)],
     }
+
+
+def _views(algorithm: str, seed: int, collapsed: int | None) -> list[tuple[str, str]]:
+    """Where view.html shows a run: all of it, its dialogues that drifted furthest, the steps around a collapse."""
+    of_run = {"algorithm": algorithm, "seed": seed}
+    states = {"dialogues": of_run, "lowest ratios": of_run | {"sort": "ratio", "colour": "ratio"}}
+    if collapsed is not None:
+        steps = {"step-from": max(1, collapsed - 2), "step-to": collapsed + 2}
+        states["collapse"] = of_run | steps | {"sort": "step", "colour": "ratio"}
+    return [(text, f"view.html#{urlencode(state)}") for text, state in states.items()]

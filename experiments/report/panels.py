@@ -96,7 +96,7 @@ DRIFT = Section(
         Panel("lambda_reasoning", "λ of reasoning tokens", "λ", "The same of other tokens (Prop. 1 compares both).",
               line=0.0),
         Panel("positive_below_tau", "Positive tokens with r < τ", "% of tokens with A > 0",
-              "What a conditional penalty acts on; τ is that of the algorithm, or 1.", percent=True),
+              "What SAPO's penalty acts on; τ is the algorithm's, or 1.", percent=True),
         Panel("clip_fraction_low", "Clipped below", "% of policy tokens", "r < 1 − ε and A < 0.", percent=True),
         Panel("clip_fraction_high", "Clipped above", "% of policy tokens", "r > 1 + ε and A > 0.", percent=True),
         Panel("kl_old", "KL to the old policy", "nats per token", "k1 estimate: minus the mean log-ratio.", line=0.0),
@@ -104,7 +104,7 @@ DRIFT = Section(
         Panel("entropy_action", "Entropy of action tokens", "nats per token"),
         Panel("entropy_reasoning", "Entropy of reasoning tokens", "nats per token"),
         Panel("grad_norm", "Gradient norm", "before clipping", wide=True),
-        Panel(PENALTY_SHARE, "Gradient of the penalty", "times that of the objective",
+        Panel(PENALTY_SHARE, "Gradient of the penalty", "× the objective's",
               "Norm against norm; above 1 the penalty is the stronger.", wide=True, line=1.0, sparse=True),
     ),
 )  # fmt: skip
