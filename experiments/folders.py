@@ -25,7 +25,7 @@ def claim(out: Path, settings: Mapping[str, Any], *, free: Collection[str], hold
     path = out / "config.json"
     now = json.loads(json.dumps(settings, default=str))
     if path.exists():
-        old, new = _flat(json.loads(path.read_text(encoding="utf-8"))), _flat(now)
+        old, new = flat(json.loads(path.read_text(encoding="utf-8"))), flat(now)
         names = sorted((old | new).keys() - set(free))
         changed = [f"{name}: {old.get(name)} -> {new.get(name)}" for name in names if old.get(name) != new.get(name)]
         if changed:
@@ -36,8 +36,9 @@ def claim(out: Path, settings: Mapping[str, Any], *, free: Collection[str], hold
     write_json(path, now)
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by their full name: {"task": {"top_k": 3}} as {"task.top_k": 3}."""
+    found: dict[str, Any] = {}
     for name, value in settings.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found

@@ -58,9 +58,9 @@ def render(dialogues: Sequence[Dialogue], *, title: str, notes: Sequence[str] = 
         title=title,
         notes=notes,
         style=Markup(style),
-        style_hash=_hash(style),
+        style_hash=source_hash(style),
         script=Markup(script),
-        script_hash=_hash(script),
+        script_hash=source_hash(script),
         data=Markup(inert_json(data)),
     )
     return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
@@ -92,6 +92,6 @@ def _read(name: str) -> str:
     return (_ASSETS / name).read_text(encoding="ascii")
 
 
-def _hash(text: str) -> str:
+def source_hash(text: str) -> str:
     """By which the page's content security policy knows its own style and script: any other is refused."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
