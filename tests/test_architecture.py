@@ -94,10 +94,9 @@ def loaded(package: str) -> set[str]:
     return set(fresh(f"import {package}, sys; print(*sys.modules)").split())
 
 
-def test_import_search_gym_is_light() -> None:
-    assert not loaded("search_gym") & {"torch", "transformers", "algos"}
-    code = "import time; t = time.perf_counter(); import search_gym; print(time.perf_counter() - t)"
-    assert min(float(fresh(code)) for _ in range(3)) < 0.5
+def test_import_search_gym_loads_little_beside_gymnasium() -> None:
+    more = {name.partition(".")[0] for name in loaded("search_gym") - loaded("gymnasium")}
+    assert more - set(sys.stdlib_module_names) == {"search_gym"}
 
 
 def test_import_algos_loads_no_environment() -> None:
