@@ -138,6 +138,7 @@ def compare(bench: Bench, console: Console) -> None:
         where = ", ".join(f"{name}: {count}" for name, count in failed.items())
         console.print(f"{sum(failed.values())} searches failed, of which the policies were told ({where}).")
     console.print(f"Figure: {config.out / 'figure.png'}\nResults: {config.out / 'results.json'}")
+    console.print(f"Report: {report.write(config.out)}")
 
 
 def failed_searches(results: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Visit
+from browsing import Visit, contrast, lightness
 from playing import TOKENIZER
 from recorded import NASTY
 
@@ -153,35 +153,3 @@ def test_every_control_has_a_name(visit: Callable[..., Visit]) -> None:
         assert lines, role
         assert all('"' in line for line in lines), lines
     assert seen.page.locator("#count[role=status][aria-live=polite]").count() == 1
-
-
-_COLOURS = """(selector) => {
-  const behind = [];
-  const element = document.querySelector(selector);
-  for (let at = element; at; at = at.parentElement) behind.unshift(getComputedStyle(at).backgroundColor);
-  const canvas = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
-  const drawn = [];
-  for (const colour of behind) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
-  drawn.push([...canvas.getImageData(0, 0, 1, 1).data]);
-  canvas.fillStyle = getComputedStyle(element).color;
-  canvas.fillRect(0, 0, 1, 1);
-  drawn.push([...canvas.getImageData(0, 0, 1, 1).data]);
-  return drawn;
-}"""
-
-
-def luminance(rgb: list[int]) -> float:
-    """Relative luminance of WCAG 2."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (value / 255 for value in rgb[:3])]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def lightness(seen: Visit, selector: str) -> float:
-    """How light what is behind an element is, from 0 to 1."""
-    return luminance(seen.page.evaluate(_COLOURS, selector)[0])
-
-
-def contrast(seen: Visit, selector: str) -> float:
-    """The contrast of an element's text with what is behind it, by WCAG 2: 4.5 and more is readable."""
-    behind, text = (luminance(rgb) for rgb in seen.page.evaluate(_COLOURS, selector))
-    return (max(behind, text) + 0.05) / (min(behind, text) + 0.05)
