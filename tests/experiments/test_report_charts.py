@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ WIDE = Panel("ratio_min", "Lowest ratio", "r", wide=True, line=1.0)
 SHARE = Panel("clip_fraction", "Clip fraction", "%", percent=True)
 
 
-def made(*seeds: list[float | None], label: str = "grpo") -> Curve:
+def made(*seeds: Sequence[float | None], label: str = "grpo") -> Curve:
     values = np.array(seeds, np.float64)
     return Curve(label, len(seeds), np.arange(1, values.shape[1] + 1), values)
 
@@ -83,7 +84,7 @@ def test_a_scale_is_logarithmic_where_values_span_orders_of_magnitude() -> None:
 
 def test_a_share_is_in_percent_from_zero_on() -> None:
     found = drawn(SHARE, made([0.5, 0.75]))
-    assert [tick.text for tick in found.y_ticks][0] == "0"
+    assert found.y_ticks[0].text == "0"
     assert found.rows == [(1, ["50"]), (2, ["75"])]
     assert found.description == "%, at step 1 and at step 2: grpo 50 and 75."
 
@@ -110,9 +111,10 @@ def test_every_place_of_a_plot_tells_one_step(steps: int) -> None:
 
 
 def test_a_metric_that_is_measured_now_and_then_is_one_line() -> None:
-    rows = {1: (0.2, 0.1), 2: None, 3: (0.0, 0.5), 4: None, 5: (3.0, 0.0)}
-    keys = ("penalty_grad_norm", "objective_grad_norm")
-    seed = {step: dict(zip(keys, norms or (), strict=False)) for step, norms in rows.items()}
+    norms = {1: (0.2, 0.1), 3: (0.0, 0.5), 5: (3.0, 0.0)}
+    seed: dict[int, dict[str, float]] = {step: {} for step in range(1, 7)}
+    for step, (penalty, objective) in norms.items():
+        seed[step] = {"penalty_grad_norm": penalty, "objective_grad_norm": objective}
     found = curve("sapo", [with_shares(seed)], PENALTY_SHARE, sparse=True)
     assert found.steps.tolist() == [1, 3, 5]
     assert found.mean == pytest.approx([2.0, 0.0, math.nan], nan_ok=True)
@@ -155,12 +157,16 @@ def test_sentences() -> None:
     assert (
         sentence([0.1, 0.11, 0.12]) == "sapo − grpo: +0.110 EM [+0.085, +0.135] over 3 paired seeds: sapo ended higher."
     )
-    assert sentence([-0.1, -0.11]).endswith("sapo ended lower.") is False  # two seeds: t is 12.7
+    assert sentence([-0.1, -0.11]).endswith("over 2 paired seeds: sapo ended lower.")
+    assert sentence([-0.1, -0.15]).endswith("over 2 paired seeds: no difference is shown.")
     assert (
         sentence([0.3])
-        == "sapo − grpo: +0.300 EM over 1 paired seed: one pair has no interval: no difference is shown."
+        == "sapo − grpo: +0.300 EM over 1 paired seed: one pair has no interval, so no difference is shown."
     )
-    assert "which says nothing of chance: no difference is shown." in sentence([0.25, 0.25, 0.25])
+    assert (
+        "the difference is the same in every pair, which says nothing of chance, so no difference is shown."
+        in sentence([0.7 - 0.4, 0.6 - 0.3, 0.5 - 0.2])
+    )
     assert "so they are not compared" in sentence([])
 
 
