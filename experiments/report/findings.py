@@ -11,6 +11,9 @@ from experiments.report.words import counted, interval, score, signed
 HEADLINE = ("greedy", "em")
 """The score that sentences are about, chosen beforehand: of four scores, one is soon outside its interval by chance."""
 
+_ROUNDING = 1e-9
+"""Scores that are equal but for rounding, such as 0.7 - 0.4 and 0.6 - 0.3, differ by less."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -28,6 +31,11 @@ def findings(summary: Mapping[str, Any]) -> list[Finding]:
     return [_gain(entry) for entry in summary["algorithms"]]
 
 
+def has_width(interval: Mapping[str, Any]) -> bool:
+    """Whether it is one that tells a difference from chance: not of one value, nor of values that are all equal."""
+    return interval["half_width"] is not None and interval["half_width"] > _ROUNDING
+
+
 def _difference(pair: Mapping[str, Any]) -> Finding:
     found = _headline(pair)
     subject, pairs = f"{pair['algorithm']} − {pair['baseline']}", counted(len(pair["seeds"]), "paired seed")
@@ -35,10 +43,12 @@ def _difference(pair: Mapping[str, Any]) -> Finding:
         return Finding(subject, "", "no seed has finished with both, so they are not compared.")
     numbers = " ".join(filter(None, (signed(found["mean"]), "EM", interval(found, sign=True), f"over {pairs}")))
     if found["half_width"] is None:
-        return Finding(subject, numbers, "one pair has no interval: no difference is shown.")
-    if found["half_width"] == 0:
-        same = "both ended with the same score" if found["mean"] == 0 else "the difference is the same"
-        return Finding(subject, numbers, f"{same} in every pair, which says nothing of chance: no difference is shown.")
+        return Finding(subject, numbers, "one pair has no interval, so no difference is shown.")
+    if not has_width(found):
+        same = "both ended with the same score" if abs(found["mean"]) < _ROUNDING else "the difference is the same"
+        return Finding(
+            subject, numbers, f"{same} in every pair, which says nothing of chance, so no difference is shown."
+        )
     return Finding(
         subject, numbers, _verdict(found, f"{pair['algorithm']} ended higher.", f"{pair['algorithm']} ended lower.")
     )
@@ -48,7 +58,7 @@ def _gain(entry: Mapping[str, Any]) -> Finding:
     scores = entry[HEADLINE[0]][HEADLINE[1]]
     found, runs = scores["gain"], counted(len(entry["seeds"]), "run")
     numbers = f"EM from {score(scores['start'])} to {score(scores['end']['mean'])} over {runs}, {signed(found['mean'])}"
-    if not found["half_width"]:
+    if not has_width(found):
         return Finding(entry["algorithm"], numbers, "there is no interval to tell it from chance.")
     return Finding(
         entry["algorithm"], f"{numbers} {interval(found, sign=True)}", _verdict(found, "it rose.", "it fell.")

@@ -16,7 +16,7 @@ from experiments.config import run_folder
 from experiments.report import charts, words
 from experiments.report.comparison import Comparison
 from experiments.report.curves import Curve, Steps, curve
-from experiments.report.findings import HEADLINE, collapsed_steps, collapses, findings
+from experiments.report.findings import HEADLINE, collapsed_steps, collapses, findings, has_width
 from experiments.report.panels import DRIFT, SECTIONS, Panel, Section, logged
 from experiments.report.summary import DECODINGS, MEASURES
 from search_gym.viewer import page as viewer
@@ -128,8 +128,8 @@ def bars(summary: Mapping[str, Any]) -> list[dict[str, float] | None]:
     """Where the interval of each comparison begins, is and ends, from -1 to 1 on a scale that all share; None where
     there is no interval."""
     found = [pair[HEADLINE[0]][HEADLINE[1]] for pair in summary["paired"]]
-    widest = max((max(abs(it["low"]), abs(it["high"])) for it in found if it["half_width"]), default=1.0)
-    return [{name: it[name] / widest for name in ("low", "mean", "high")} if it["half_width"] else None for it in found]
+    widest = max((max(abs(it["low"]), abs(it["high"])) for it in found if has_width(it)), default=1.0)
+    return [{name: it[name] / widest for name in ("low", "mean", "high")} if has_width(it) else None for it in found]
 
 
 def _curves(panel: Panel, comparison: Comparison) -> list[Curve]:
