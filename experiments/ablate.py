@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,120 +18,99 @@ from typing import Any
 # wants the same cores they then hold up the very thread that they wait for.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+from filelock import FileLock, Timeout
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from algos.training.distributed import Ranks
-from algos.training.engines.hf import HFEngine
-from algos.training.evaluation import evaluate_decodings
-from algos.training.learner import Metrics
-from algos.training.loading import load_policy
-from algos.training.policy import CausalLMPolicy
 from experiments import folders, report
-from experiments.comparisons import collapsed
-from experiments.config import AblateConfig, parse, run_folder
+from experiments.config import AblateConfig, parse
+from experiments.launch.job import METRICS, RESULT, TRACEBACK, Bench, Failure, Job
+from experiments.launch.launchers import Launcher, open_launcher
+from experiments.live import watching
 from experiments.provenance import environment, write_json
-from experiments.running import Setting, open_trainer, options_of
-from search_gym.retrieval.strict import SearchError
-from search_gym.trajectory import write_jsonl
-
-# Evaluations sample with random numbers of their own, the same for every run: they differ by their policies alone.
-EVALUATION_SEED = 1_000_003
 
 
-@dataclass(frozen=True)
-class Bench:
-    """What all runs of a comparison share."""
-
-    config: AblateConfig
-    setting: Setting
-
-    @classmethod
-    def open(cls, config: AblateConfig) -> Bench:
-        """Load everything that the runs share, so that what is missing is said at once."""
-        return cls(config, Setting.open(config.task, config.model))
-
-    def evaluate(self, policy: CausalLMPolicy, out: Path, advance: Callable[[int], None]) -> dict[str, Any]:
-        """Answers to the held-out questions, sampled as in training and greedy; the dialogues go to `out`."""
-        setting = self.setting
-        found = evaluate_decodings(
-            setting.held_out,
-            temperature=self.config.trainer.temperature,
-            engine=HFEngine(policy, setting.tokenizer, EVALUATION_SEED),
-            tokenizer=setting.tokenizer,
-            retriever=setting.retriever,
-            rules=self.config.task.rules(),
-            batch_size=self.config.batch_episodes,
-            on_batch=advance,
-        )
-        out.mkdir(parents=True, exist_ok=True)
-        for decoding, (_, trajectories) in found.items():
-            write_jsonl(out / f"{decoding}.jsonl", trajectories)
-        return {decoding: asdict(result) for decoding, (result, _) in found.items()}
-
-
-def run(bench: Bench, label: str, seed: int, start: dict[str, Any], out: Path, advance: Callable[[int], None]) -> None:
-    """One run: train, evaluate, write. Its result.json comes last, so a run that was stopped has none."""
-    began = time.perf_counter()
-    ranks = Ranks(bench.config.device)
-    trainer = open_trainer(bench.setting, label, bench.config.trainer, seed=seed, ranks=ranks)
-    failed, rewards = 0, list[float]()
-
-    def on_step(metrics: Metrics) -> None:
-        nonlocal failed
-        failed += round(metrics["failed_searches"] * metrics["episodes"])
-        rewards.append(metrics["reward"])
-        advance(bench.config.trainer.rollouts)
-
-    trainer.train(out, on_step=on_step)
-    end = bench.evaluate(trainer.policy, out / "end", advance)
-    result = {"algorithm": label, "seed": seed, "start": start, "end": end, "steps": trainer.steps_done}
-    result |= {"options": options_of(trainer.algorithm), "failed_searches": failed, "collapsed": collapsed(rewards)}
-    write_json(out / "result.json", result | {"seconds": round(time.perf_counter() - began, 1)})
-
-
-def open_folder(config: AblateConfig) -> None:
-    """Make the run folder, or see that the one that is there belongs to the same comparison.
+@contextmanager
+def open_folder(config: AblateConfig) -> Iterator[None]:
+    """Make the run folder, or see that the one that is there belongs to the same comparison; hold it.
 
     Algorithms and seeds may be added to a folder; everything else must be as it was, or its runs could not be compared.
 
     Raises:
-        ValueError: naming each setting that differs.
+        ValueError: naming each setting that differs, or if another command works in the folder.
     """
-    folders.claim(
-        config.out,
-        asdict(config),
-        free={
-            "algos",
-            "preset",
-            "seeds",
-            "out",
-            "device",
-            "batch_episodes",
-            "task.search_cache",
-            "task.on_search_error",
-        },
-        holds="a comparison",
-    )
-    write_json(config.out / "environment.json", environment())
+    config.out.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(config.out / ".lock", timeout=0):
+            folders.claim(
+                config.out,
+                {name: value for name, value in asdict(config).items() if name != "launch"},
+                free={
+                    "algos",
+                    "preset",
+                    "seeds",
+                    "out",
+                    "device",
+                    "batch_episodes",
+                    "task.search_cache",
+                    "task.on_search_error",
+                    "trainer.save_every",
+                    "trainer.keep_checkpoints",
+                },
+                holds="a comparison",
+            )
+            write_json(config.out / "environment.json", environment())
+            yield
+    except Timeout as error:
+        raise ValueError(f"another command is at work in {config.out}: wait for it, or name another --out") from error
 
 
-def compare(bench: Bench, console: Console) -> None:
-    """Run what is not finished yet, then report on all of it."""
-    config = bench.config
-    folders = {
-        (label, seed): config.out / "runs" / run_folder(label, seed)
-        for seed in range(config.seeds)
-        for label in config.labels
-    }
-    missing = {key: folder for key, folder in folders.items() if not (folder / "result.json").exists()}
-    if len(missing) < len(folders):
-        console.print(f"{len(folders) - len(missing)} of {len(folders)} runs were finished before and are kept.")
-    _run_all(bench, missing, console)
-    results = [json.loads((folder / "result.json").read_text(encoding="utf-8")) for folder in folders.values()]
+def compare(config: AblateConfig, questions: int, launch: Launcher, console: Console) -> list[Failure]:
+    """Run what is not finished yet, then report on all that is.
+
+    Args:
+        config: what is compared.
+        questions: the number of held-out ones.
+        launch: carries the runs out.
+        console: for people.
+
+    Returns:
+        The runs that failed.
+    """
+    jobs = [Job(config, label, seed) for seed in range(config.seeds) for label in config.labels]
+    missing = [job for job in jobs if not job.done]
+    if len(missing) < len(jobs):
+        console.print(f"{len(jobs) - len(missing)} of {len(jobs)} runs were finished before and are kept.")
+    failures = _run_all(config, missing, questions, launch, console)
+    finished = [job for job in jobs if job.done]
+    if finished:
+        _report(config, finished, console)
+    return failures
+
+
+def _run_all(
+    config: AblateConfig, missing: Sequence[Job], questions: int, launch: Launcher, console: Console
+) -> list[Failure]:
+    """The evaluation of the start, then the runs; those that failed."""
+    start = Job(config)
+    first = [start] if missing and not start.done else []
+    for job in (*first, *missing):
+        job.forget()
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, soft_wrap=True)
+
+    with watching([*first, *missing], questions, console, live=config.launch.live):
+        return launch(first, say) or launch(missing, say)
+
+
+def _report(config: AblateConfig, finished: Sequence[Job], console: Console) -> None:
+    """Write and print what the runs found."""
+    results = [json.loads((job.folder / RESULT).read_text(encoding="utf-8")) for job in finished]
     summary = report.summarize(results)
     write_json(config.out / "results.json", {"summary": summary, "runs": results})
-    logs = {label: [folders[label, seed] / "metrics.jsonl" for seed in range(config.seeds)] for label in config.labels}
+    logs: dict[str, list[Path]] = {}
+    for job in finished:
+        logs.setdefault(job.label, []).append(job.folder / METRICS)
     report.figure(logs, config.out / "figure.png")
     console.print(report.table(summary))
     if failed := failed_searches(results):
@@ -154,55 +133,38 @@ def failed_searches(results: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return {name: count for name, count in found.items() if count}
 
 
-def _run_all(bench: Bench, missing: dict[tuple[str, int], Path], console: Console) -> None:
-    """The runs, under one progress bar that counts episodes, for they take the time."""
-    config, held_out = bench.config, 2 * len(bench.setting.held_out)
-    episodes = config.trainer.steps * config.trainer.rollouts
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(compact=True),
-    )  # fmt: skip
-    start_file = config.out / "start" / "result.json"
-    to_start = 0 if start_file.exists() else held_out
-    with Progress(*columns, console=console, speed_estimate_period=120) as progress:
-        bar = progress.add_task("start", total=to_start + len(missing) * (episodes + held_out))
-
-        def advance(count: int) -> None:
-            progress.advance(bar, count)
-
-        if to_start and missing:
-            write_json(
-                start_file,
-                bench.evaluate(load_policy(bench.setting.model, device=config.device), config.out / "start", advance),
-            )
-        start = json.loads(start_file.read_text(encoding="utf-8")) if missing else {}
-        for (label, seed), folder in missing.items():
-            progress.update(bar, description=f"{label} seed {seed}")
-            run(bench, label, seed, start, folder, advance)
-        progress.update(bar, description="done")
-
-
 def main(argv: list[str] | None = None) -> int:
-    """The command; 0 when all is done, 1 when a search failed that was not to, 2 for settings that cannot be used, 130
-    when it was stopped."""
+    """The command; 0 when all is done, 1 when a run failed, 2 for settings that cannot be used, 130 when it was
+    stopped."""
     console = Console()
     sys.path.append(str(Path.cwd()))  # for --algos package.module:Name; a script has its own folder on the path instead
     try:
-        try:
-            config = parse(argv)
-            bench = Bench.open(config)
-            open_folder(config)
-        except (ValueError, TypeError, FileNotFoundError) as error:
-            print(f"ablate: error: {error}", file=sys.stderr)
-            return 2
-        compare(bench, console)
-    except SearchError as error:
-        print(f"ablate: error: {error}", file=sys.stderr)
-        return 1
+        with ExitStack() as held:
+            try:
+                config = parse(argv)
+                config.launch.check(config.device)
+                bench = Bench.open(config)
+                launch = open_launcher(bench)
+                held.callback(launch.close)
+                held.enter_context(open_folder(config))
+            except (ValueError, TypeError, FileNotFoundError) as error:
+                print(f"ablate: error: {error}", file=sys.stderr)
+                return 2
+            questions = len(bench.setting.held_out)
+            del bench  # runs in other processes have their own
+            return _say_failures(compare(config, questions, launch, console))
     except KeyboardInterrupt:
         console.print("\nStopped. Finished runs are kept: the same command goes on with the others.")
         return 130
-    return 0
+
+
+def _say_failures(failures: Sequence[Failure]) -> int:
+    """Name the runs that failed; the exit code."""
+    for job, reason in failures:
+        print(f"ablate: error: {job.name}: {reason} ({job.folder / TRACEBACK})", file=sys.stderr)
+    if failures:
+        print("The same command begins them again, or goes on from their checkpoints.", file=sys.stderr)
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -19,11 +19,14 @@ from algos.training.config import TrainerConfig
 from algos.training.engines.opening import EngineConfig
 from experiments import models
 from experiments.games import GAMES, Game
+from experiments.launch.config import LaunchConfig
 from experiments.presets import COMPARISONS
 from search_gym.questions import benchmarks
 from search_gym.retrieval.index import RETRIEVERS
 from search_gym.rules import Rules
 
+SAVE_EVERY = 4
+"""Steps between the checkpoints of a run of a comparison: what it costs to kill one."""
 Settings = TypeVar("Settings", "AblateConfig", "EvaluateConfig")
 
 
@@ -76,7 +79,10 @@ class AblateConfig:
     batch_episodes: int = 128
     """Episodes side by side in an evaluation."""
     task: Annotated[Task, tyro.conf.arg(name="")] = field(default_factory=Task)
-    trainer: Annotated[TrainerConfig, tyro.conf.arg(name="")] = field(default_factory=TrainerConfig)
+    trainer: Annotated[TrainerConfig, tyro.conf.arg(name="")] = field(
+        default_factory=lambda: TrainerConfig(save_every=SAVE_EVERY)
+    )
+    launch: Annotated[LaunchConfig, tyro.conf.arg(name="")] = field(default_factory=LaunchConfig)
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
@@ -220,6 +226,7 @@ _PAPER_TRAINER = TrainerConfig(
     minibatches=4,
     learning_rate=1e-6,
     micro_batch_tokens=GAMES["base"].max_context_tokens,
+    save_every=SAVE_EVERY,
 )
 PRESETS: dict[str, AblateConfig] = {
     "embedded": AblateConfig(),
@@ -238,6 +245,7 @@ PRESETS: dict[str, AblateConfig] = {
             learning_rate=1e-5,
             temperature=0.5,
             micro_batch_tokens=896,
+            save_every=1,  # a step takes minutes
         ),
     ),
     "base": AblateConfig(task=Task(**vars(GAMES["base"]), reward="f1"), trainer=_PAPER_TRAINER),
