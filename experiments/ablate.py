@@ -144,9 +144,9 @@ def main(argv: list[str] | None = None) -> int:
                 config = parse(argv)
                 config.launch.check(config.device)
                 bench = Bench.open(config)
+                held.enter_context(open_folder(config))
                 launch = open_launcher(bench)
                 held.callback(launch.close)
-                held.enter_context(open_folder(config))
             except (ValueError, TypeError, FileNotFoundError) as error:
                 print(f"ablate: error: {error}", file=sys.stderr)
                 return 2

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -69,9 +70,9 @@ class Bar(Progress):
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(compact=True),
         )  # fmt: skip
-        super().__init__(*columns, console=console, speed_estimate_period=120, refresh_per_second=2)
         self._look, self._questions = look, questions
-        self._bar = self.add_task("", total=1.0)
+        super().__init__(*columns, console=console, speed_estimate_period=120, refresh_per_second=2)
+        self.add_task("", total=1.0)
 
     def get_renderables(self) -> Iterator[RenderableType]:
         """The bar as it is now."""
@@ -79,7 +80,8 @@ class Bar(Progress):
         at_work = [status.job.name for status in statuses if status.state in ("training", "evaluating")]
         name = (at_work or ["waiting" if any(s.state == "waiting" for s in statuses) else "done"])[0]
         more = f" and {len(at_work) - 1} more" if len(at_work) > 1 else ""
-        self.update(self._bar, completed=overall(statuses, self._questions), description=f"{name}{more}")
+        for bar in self.task_ids:  # none before it is set up
+            self.update(bar, completed=overall(statuses, self._questions), description=f"{name}{more}")
         yield from super().get_renderables()
 
 
@@ -135,7 +137,7 @@ def sparkline(values: Sequence[float], low: float, high: float) -> str:
     """
     count = min(len(values), WIDTH)
     cuts = [place * len(values) // max(count, 1) for place in range(count + 1)]
-    means = [sum(values[start:end]) / (end - start) for start, end in zip(cuts, cuts[1:], strict=False)]
+    means = [sum(values[start:end]) / (end - start) for start, end in pairwise(cuts)]
     span = (high - low) or 1.0
     return "".join(BLOCKS[max(0, min(len(BLOCKS) - 1, int((value - low) / span * len(BLOCKS))))] for value in means)
 

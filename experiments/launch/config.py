@@ -41,7 +41,7 @@ class LaunchConfig:
             raise ValueError(f"--run-gpus must be at least 0, not {self.run_gpus:g}")
         if self.launcher == "ray" and self.workers > 1:
             raise ValueError(
-                "--workers is a setting of --launcher local: Ray runs as many at once as --run-cpus and --run-gpus allow"
+                "--workers is of --launcher local: Ray runs as many at once as --run-cpus and --run-gpus allow"
             )
         of_ray = {"--ray-address": self.ray_address, "--run-gpus": self.run_gpus, "--run-cpus": self.run_cpus != 1}
         if self.launcher == "local" and (given := [name for name, value in of_ray.items() if value]):

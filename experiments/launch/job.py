@@ -145,7 +145,7 @@ class Progress:
         path = folder / PROGRESS
         before = json.loads(path.read_text(encoding="utf-8"))["tries"] if path.exists() else 0
         if before >= TRIES:
-            raise RuntimeError(f"{before} processes died at it: was memory short? {folder / LOG} may say more")
+            raise RuntimeError(f"{before} processes died at it: was memory short? {LOG} beside may say more")
         begun = cls(path, before + 1)
         begun.write()
         return begun

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -73,11 +74,14 @@ class Processes:
                 code = process.poll()
                 if code is None:
                     continue
+                process.communicate()  # closes the pipe
                 del self._running[place]
+                if job.done:
+                    continue
                 if code < 0 and tries[job.name] < TRIES:
                     say(f"{job.name}: its process died ({_signal(code)}); another one goes on from its checkpoint.")
                     waiting.appendleft(job)
-                elif code:
+                else:
                     failures.append(Failure.note(job, _reason(job, code)))
         return failures
 
@@ -98,8 +102,10 @@ class Processes:
             )
         assert process.stdin is not None
         # It stays open: that it closes tells the process that this one has ended.
-        pickle.dump(job, process.stdin)
-        process.stdin.flush()
+        sent = pickle.dumps(job)
+        with suppress(BrokenPipeError):  # it died at once, which is seen later
+            process.stdin.write(b"%d\n" % len(sent) + sent)
+            process.stdin.flush()
         return process
 
     def close(self) -> None:
@@ -125,11 +131,11 @@ def _visible_gpus() -> list[str]:
 def _reason(job: Job, code: int) -> str:
     """Why a process did not end well."""
     if code < 0:
-        return f"its process died {TRIES} times ({_signal(code)}): was memory short? {job.folder / LOG} may say more"
+        return f"its process died {TRIES} times ({_signal(code)}): was memory short? {LOG} beside may say more"
     trace = job.folder / TRACEBACK
     if trace.exists():
         return trace.read_text(encoding="utf-8").splitlines()[0]
-    return f"its process ended with exit code {code}: {job.folder / LOG} says why"
+    return f"its process ended with exit code {code}: {LOG} beside says why"
 
 
 def _signal(code: int) -> str:

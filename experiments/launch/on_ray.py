@@ -31,7 +31,7 @@ class RayTasks:
 
     def __init__(self, config: AblateConfig) -> None:
         try:
-            import ray
+            import ray  # pyright: ignore[reportMissingImports]
         except ModuleNotFoundError as error:
             raise ValueError("--launcher ray needs Ray: pip install 'search-gym[ray]'") from error
         self._ray, launch = ray, config.launch
@@ -59,16 +59,16 @@ class RayTasks:
         while waiting:
             ready, waiting = ray.wait(waiting, timeout=1.0)
             for task in ready:
-                if reason := self._outcome(task, tasks[task]):
+                if reason := self._outcome(task):
                     failures.append(Failure.note(tasks[task], reason))
         return failures
 
-    def _outcome(self, task: Any, job: Job) -> str:
+    def _outcome(self, task: Any) -> str:
         try:
             return self._ray.get(task)
         except self._ray.exceptions.RayError as error:
             first = str(error).strip().splitlines()[0]
-            return f"Ray lost it, and {TRIES - 1} times again: {first} ({job.folder / LOG} may say more)"
+            return f"Ray lost it, and {TRIES - 1} times again: {first}; {LOG} beside may say more"
 
     def close(self) -> None:
         """End what still runs, and Ray with it where it is this command's own."""
