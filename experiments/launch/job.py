@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from filelock import FileLock
 
 from algos.training.checkpoint import folders as checkpoints
 from algos.training.distributed import Ranks
@@ -192,7 +193,18 @@ def attempt(job: Job, bench: Bench | None = None) -> str:
 
 def perform(job: Job, bench: Bench | None = None) -> None:
     """Train, evaluate, write: the result comes last, so a run that was stopped has none, and goes on when it is
-    performed again."""
+    performed again.
+
+    Raises:
+        Timeout: if another process is at work on it for a minute on.
+    """
+    # A worker of Ray can outlive the command that it served by some seconds: two must never write to one folder.
+    with FileLock(job.folder / ".lock", timeout=60):
+        if not job.done:
+            _perform(job, bench)
+
+
+def _perform(job: Job, bench: Bench | None) -> None:
     progress = Progress.begin(job.folder)
     bench = bench or Bench.open(job.config)
     torch.manual_seed(job.seed)  # for algorithms of others: nothing here draws from the global generator
