@@ -21,8 +21,8 @@ from search_gym.trajectory import Trajectory, write_jsonl
 NASTY = "<script>document.title = 1</script><img src=x onerror=alert(1)>\"'&amp;{{ 7 * 7 }}{% raw %}</title></style>"
 TAGS = {
     "html", "head", "meta", "link", "title", "style", "body", "header", "nav", "main", "section", "p", "h1", "h2", "h3",
-    "a", "ul", "li", "span", "strong", "code", "abbr", "wbr", "details", "summary", "div", "figure", "figcaption", "table",
-    "caption", "thead", "tbody", "tr", "th", "td", "svg", "desc", "line", "path", "circle", "rect", "text",
+    "a", "ul", "li", "span", "strong", "code", "abbr", "wbr", "details", "summary", "div", "figure", "figcaption",
+    "table", "caption", "thead", "tbody", "tr", "th", "td", "svg", "desc", "line", "path", "circle", "rect", "text",
 }  # fmt: skip
 
 
@@ -202,9 +202,8 @@ def test_the_command_makes_it_again(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.0, "0"), (1.0, "1"), (0.12345, "0.123"), (-2.5, "−2.5"), (123.456, "123"), (2.34e-8, "2.34e−8"), (1e6, "1e6"),
-        (1000.0, "1000"),
-        (0.0999951, "0.1"), (float("nan"), "–"), (None, "–"),
+        (0.0, "0"), (1.0, "1"), (0.12345, "0.123"), (-2.5, "−2.5"), (123.456, "123"), (2.34e-8, "2.34e−8"),
+        (1e6, "1e6"), (1000.0, "1000"), (0.0999951, "0.1"), (float("nan"), "–"), (None, "–"),
     ],
 )  # fmt: skip
 def test_numbers_for_people(value: float | None, text: str) -> None:
