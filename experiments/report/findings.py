@@ -32,7 +32,7 @@ def findings(summary: Mapping[str, Any]) -> list[Finding]:
 
 
 def has_width(interval: Mapping[str, Any]) -> bool:
-    """Whether it is one that tells a difference from chance: not of one value, nor of values that are all equal."""
+    """Whether an interval can tell a difference from chance: not that of one value, or of values that are all equal."""
     return interval["half_width"] is not None and interval["half_width"] > _ROUNDING
 
 
