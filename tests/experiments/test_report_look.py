@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Visit, contrast, luminance, open_chromium
+from browsing import Visit, contrast, contrast_of, luminance, open_chromium
 
 from experiments import ablate
 
@@ -47,7 +47,7 @@ def test_it_opens_from_disk_on_any_screen(chromium: Any, folder: Path, width: in
     ground = luminance(seen.page.evaluate(_FILL, ["section", "backgroundColor"]))
     for look in range(len(LABELS)):
         line = luminance(seen.page.evaluate(_FILL, [f".mean.k{look}", "stroke"]))
-        assert (max(line, ground) + 0.05) / (min(line, ground) + 0.05) >= 3, look
+        assert contrast_of(line, ground) >= 3, look
     assert (ground > 0.5) == (scheme == "light")
     sizes = seen.page.eval_on_selector_all(".tick", "all => all.map(one => one.getBoundingClientRect().height)")
     assert min(sizes) >= 9  # in CSS pixels: figures of a chart are readable
