@@ -28,6 +28,7 @@ from search_gym.rules import Rules
 SAVE_EVERY = 4
 """Steps between the checkpoints of a run of a comparison: what it costs to kill one."""
 Settings = TypeVar("Settings", "AblateConfig", "EvaluateConfig")
+Preset = TypeVar("Preset")
 
 
 @dataclass(frozen=True)
@@ -251,8 +252,6 @@ PRESETS: dict[str, AblateConfig] = {
     "base": AblateConfig(task=Task(**vars(GAMES["base"]), reward="f1"), trainer=_PAPER_TRAINER),
     "chat": AblateConfig(task=Task(**vars(GAMES["chat"]), reward="f1"), trainer=_PAPER_TRAINER),
 }
-
-
 EVALUATIONS: dict[str, EvaluateConfig] = {kind: EvaluateConfig(game=game) for kind, game in GAMES.items()} | {
     "smollm2": EvaluateConfig(game=GAMES["smollm2"], batch_episodes=8, chunk_questions=8)
 }
@@ -264,17 +263,27 @@ def parse(argv: Sequence[str] | None = None) -> AblateConfig:
     Raises:
         ValueError: if there is no such model or comparison.
     """
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--preset", default="quick")
-    name = first.parse_known_args(argv)[0].preset
-    if name not in COMPARISONS:
-        raise ValueError(f"no preset is called {name!r}; there are: {', '.join(COMPARISONS)}")
-    chosen = COMPARISONS[name]
+    name = option(argv, "--preset", "quick")
+    chosen = preset(name, COMPARISONS)
     defaults = {
         kind: replace(suits, preset=name, algos=chosen.algos, trainer=replace(suits.trainer, **chosen.trainer))
         for kind, suits in PRESETS.items()
     }
     return _parse(AblateConfig, defaults, "runs/ablate" if name == "quick" else f"runs/ablate-{name}", argv)
+
+
+def option(argv: Sequence[str] | None, name: str, default: str) -> str:
+    """What the command line gives for an option that decides the defaults of the others, and so is read before them."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument(name, default=default, dest="value")
+    return first.parse_known_args(argv)[0].value
+
+
+def preset(name: str, presets: Mapping[str, Preset]) -> Preset:
+    """The preset of that name. Raises ValueError if there is none."""
+    if name not in presets:
+        raise ValueError(f"no preset is called {name!r}; there are: {', '.join(presets)}")
+    return presets[name]
 
 
 def parse_evaluation(argv: Sequence[str] | None = None) -> EvaluateConfig:
@@ -283,9 +292,7 @@ def parse_evaluation(argv: Sequence[str] | None = None) -> EvaluateConfig:
 
 
 def _parse(settings: type[Settings], presets: Mapping[str, Settings], out: str, argv: Sequence[str] | None) -> Settings:
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--model", default="embedded")
-    model = first.parse_known_args(argv)[0].model
+    model = option(argv, "--model", "embedded")
     folder = Path(out if model == "embedded" else f"{out}-{Path(model).name}")
     default = replace(presets[models.kind(model)], model=model, out=folder)
     return tyro.cli(settings, args=argv, default=default, description=inspect.getdoc(settings))

@@ -23,7 +23,7 @@ def claim(out: Path, settings: Mapping[str, Any], *, free: Collection[str], hold
         ValueError: naming each setting that differs.
     """
     path = out / "config.json"
-    now = json.loads(json.dumps(settings, default=str))
+    now = as_saved(settings)
     if path.exists():
         old, new = flat(json.loads(path.read_text(encoding="utf-8"))), flat(now)
         names = sorted((old | new).keys() - set(free))
@@ -34,6 +34,11 @@ def claim(out: Path, settings: Mapping[str, Any], *, free: Collection[str], hold
                 "delete that one"
             )
     write_json(path, now)
+
+
+def as_saved(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as config.json gives them back: tuples as lists, paths as words."""
+    return json.loads(json.dumps(settings, default=str))
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -6,7 +6,6 @@ accelerate launch --num_processes 8 experiments/train.py --preset sapo-3b
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -30,6 +29,7 @@ from algos.training.loading import save_policy
 from algos.training.lora import weights
 from algos.training.tracking import Trackers
 from algos.training.trainer import Trainer, of_rollouts
+from experiments.folders import as_saved
 from experiments.provenance import environment, write_json
 from experiments.running import Setting, open_trainer, options_of
 from experiments.train_config import TrainConfig, parse
@@ -90,7 +90,7 @@ class Run:
     def _begin(self) -> None:
         """Once it is sure that the run may go on in its folder."""
         config, out = self.config, self.config.out
-        settings = json.loads(json.dumps(asdict(config), default=str))
+        settings = as_saved(asdict(config))
         if self.ranks.leads:
             write_json(out / "config.json", settings | {"options": options_of(self.trainer.algorithm)})
             write_json(out / "environment.json", environment())

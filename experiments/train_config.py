@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -121,19 +120,14 @@ _SAVE_EVERY = 5
 
 def parse(argv: Sequence[str] | None = None) -> TrainConfig:
     """Settings from the command line, over a preset, or over what suits the model that it names."""
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--model", default="embedded")
-    first.add_argument("--preset", default="")
-    chosen = first.parse_known_args(argv)[0]
-    if chosen.preset:
-        if chosen.preset not in PRESETS:
-            raise ValueError(f"no preset is called {chosen.preset!r}; there are: {', '.join(PRESETS)}")
-        default = PRESETS[chosen.preset]
+    model, preset = ablation.option(argv, "--model", "embedded"), ablation.option(argv, "--preset", "")
+    if preset:
+        default = ablation.preset(preset, PRESETS)
     else:
-        of_model = ablation.PRESETS[models.kind(chosen.model)]
-        name = "" if chosen.model == "embedded" else f"-{Path(chosen.model).name}"
+        of_model = ablation.PRESETS[models.kind(model)]
+        name = "" if model == "embedded" else f"-{Path(model).name}"
         default = TrainConfig(
-            model=chosen.model,
+            model=model,
             out=Path(f"runs/train{name}"),
             batch_episodes=of_model.batch_episodes,
             task=of_model.task,

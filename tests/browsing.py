@@ -107,4 +107,9 @@ def lightness(seen: Visit, selector: str) -> float:
 def contrast(seen: Visit, selector: str) -> float:
     """The contrast of an element's text with what is behind it, by WCAG 2: 4.5 and more is readable."""
     behind, text = (luminance(rgb) for rgb in seen.page.evaluate(_COLOURS, selector))
-    return (max(behind, text) + 0.05) / (min(behind, text) + 0.05)
+    return contrast_of(behind, text)
+
+
+def contrast_of(one: float, other: float) -> float:
+    """The contrast of two luminances, by WCAG 2."""
+    return (max(one, other) + 0.05) / (min(one, other) + 0.05)

@@ -95,6 +95,7 @@ def loaded(package: str) -> set[str]:
 
 
 def test_import_search_gym_loads_little_beside_gymnasium() -> None:
+    assert not loaded("search_gym") & {"torch", "transformers", "algos"}
     more = {name.partition(".")[0] for name in loaded("search_gym") - loaded("gymnasium")}
     assert more - set(sys.stdlib_module_names) == {"search_gym"}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config import AblateConfig, run_folder
-from experiments.folders import flat
+from experiments.folders import as_saved, flat
 from experiments.report.curves import Steps, read_metrics
 from experiments.report.panels import with_shares
 
@@ -59,7 +59,7 @@ class Comparison:
 
     def changed_settings(self) -> list[tuple[str, Any, Any]]:
         """(name, value, default) of the settings that differ from the defaults of the embedded policy."""
-        defaults = flat(json.loads(json.dumps(asdict(AblateConfig()), default=str)))
+        defaults = flat(as_saved(asdict(AblateConfig())))
         rows = [(name, value, defaults.get(name)) for name, value in self.settings.items()]
         return [row for row in rows if row[1] != row[2] and row[0] != "out"]
 

@@ -32,12 +32,12 @@ def findings(summary: Mapping[str, Any]) -> list[Finding]:
 
 
 def has_width(interval: Mapping[str, Any]) -> bool:
-    """Whether it is one that tells a difference from chance: not of one value, nor of values that are all equal."""
+    """Whether an interval can tell a difference from chance: not that of one value, or of values that are all equal."""
     return interval["half_width"] is not None and interval["half_width"] > _ROUNDING
 
 
 def _difference(pair: Mapping[str, Any]) -> Finding:
-    found = _headline(pair)
+    found = headline(pair)
     subject, pairs = f"{pair['algorithm']} − {pair['baseline']}", counted(len(pair["seeds"]), "paired seed")
     if found["mean"] is None:
         return Finding(subject, "", "no seed has finished with both, so they are not compared.")
@@ -55,7 +55,7 @@ def _difference(pair: Mapping[str, Any]) -> Finding:
 
 
 def _gain(entry: Mapping[str, Any]) -> Finding:
-    scores = entry[HEADLINE[0]][HEADLINE[1]]
+    scores = headline(entry)
     found, runs = scores["gain"], counted(len(entry["seeds"]), "run")
     numbers = f"EM from {score(scores['start'])} to {score(scores['end']['mean'])} over {runs}, {signed(found['mean'])}"
     if not has_width(found):
@@ -65,7 +65,8 @@ def _gain(entry: Mapping[str, Any]) -> Finding:
     )
 
 
-def _headline(of: Mapping[str, Any]) -> Mapping[str, Any]:
+def headline(of: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The score of `HEADLINE`, of an algorithm or a pair in a summary."""
     return of[HEADLINE[0]][HEADLINE[1]]
 
 

@@ -16,14 +16,13 @@ from experiments.config import run_folder
 from experiments.report import charts, words
 from experiments.report.comparison import Comparison
 from experiments.report.curves import Curve, Steps, curve
-from experiments.report.findings import HEADLINE, collapsed_steps, collapses, findings, has_width
+from experiments.report.findings import HEADLINE, collapsed_steps, collapses, findings, has_width, headline
 from experiments.report.panels import DRIFT, SECTIONS, Panel, Section, logged
 from experiments.report.summary import DECODINGS, MEASURES
 from search_gym.viewer import page as viewer
-from search_gym.viewer import reading
+from search_gym.viewer.command import make as make_view
 
 _ASSETS = Path(__file__).parent / "assets"
-_MOST_DIALOGUES = 5000
 _NAMES = {"em": "exact match", "f1": "token F1"}
 
 
@@ -45,9 +44,7 @@ def write(folder: Path) -> Path:
 def _view(folder: Path) -> str:
     """Write view.html; why there is none, where the folder holds no dialogues or ones that can't be read."""
     try:
-        found = reading.read(folder, limit=_MOST_DIALOGUES)
-        page = viewer.render(found.dialogues, title=folder.resolve().name, notes=found.notes, total=found.total)
-        viewer.write(folder / "view.html", page)
+        make_view(folder, folder / "view.html")
     except ValueError as error:
         return str(error)
     return ""
@@ -127,7 +124,7 @@ def score_rows(comparison: Comparison, decoding: str, measure: str) -> list[dict
 def bars(summary: Mapping[str, Any]) -> list[dict[str, float] | None]:
     """Where the interval of each comparison begins, is and ends, from -1 to 1 on a scale that all share; None where
     there is no interval."""
-    found = [pair[HEADLINE[0]][HEADLINE[1]] for pair in summary["paired"]]
+    found = [headline(pair) for pair in summary["paired"]]
     widest = max((max(abs(it["low"]), abs(it["high"])) for it in found if has_width(it)), default=1.0)
     return [{name: it[name] / widest for name in ("low", "mean", "high")} if has_width(it) else None for it in found]
 

@@ -71,6 +71,8 @@ def test_the_folder_says_what_was_done(finished: Path) -> None:
     assert json.loads((finished / "config.json").read_text())["trainer"]["steps"] == 1
     assert set(json.loads((finished / "environment.json").read_text())) >= {"commit", "python", "versions"}
     assert (finished / "figure.png").stat().st_size > 10_000
+    assert "sapo:gamma=0.5 − grpo" in (finished / "report.html").read_text(encoding="utf-8")
+    assert "view.html#algorithm=sapo%3Agamma%3D0.5&amp;seed=1" in (finished / "report.html").read_text(encoding="utf-8")
     assert [run["collapsed"] for run in results["runs"]] == [None] * 4  # one step is too short for it
     [row] = untimed(finished / "runs" / "grpo-seed0" / "metrics.jsonl")
     assert row.keys() >= {"ratio_min", "lambda_action", "lambda_reasoning", "entropy_action", "entropy_reasoning"}

@@ -113,6 +113,7 @@ def test_a_file_of_an_index_that_is_no_array_is_named(corpus: Path, tmp_path: Pa
             sources.open_retriever(str(folder))
 
 
+@pytest.mark.slow
 def test_a_dense_index_cannot_say_that_its_model_is_trusted(corpus: Path, tmp_path: Path, mark: Path) -> None:
     folder, encoder = tmp_path / "index", encoder_with_code(tmp_path, mark)
     described = (encoder / "modules.json").read_text()
