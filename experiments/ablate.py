@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -144,9 +144,8 @@ def main(argv: list[str] | None = None) -> int:
                 config = parse(argv)
                 config.launch.check(config.device)
                 bench = Bench.open(config)
+                launch = held.enter_context(closing(open_launcher(bench)))
                 held.enter_context(open_folder(config))
-                launch = open_launcher(bench)
-                held.callback(launch.close)
             except (ValueError, TypeError, FileNotFoundError) as error:
                 print(f"ablate: error: {error}", file=sys.stderr)
                 return 2

@@ -35,6 +35,7 @@ class RayTasks:
         except ModuleNotFoundError as error:
             raise ValueError("--launcher ray needs Ray: pip install 'search-gym[ray]'") from error
         self._ray, launch = ray, config.launch
+        _require_listening(launch.ray_address)
         local = {} if launch.ray_address else {"include_dashboard": False}
         try:
             ray.init(launch.ray_address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
@@ -73,6 +74,17 @@ class RayTasks:
     def close(self) -> None:
         """End what still runs, and Ray with it where it is this command's own."""
         self._ray.shutdown()
+
+
+def _require_listening(address: str) -> None:
+    """Raise ValueError if HOST:PORT takes no connection: Ray itself says so after more than five minutes."""
+    host, separator, port = address.rpartition("://")[2].rpartition(":")
+    if not separator:
+        return  # "auto" and "local", which Ray looks up on this machine
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"no Ray cluster at --ray-address {address}: {error}") from error
 
 
 def absolute(job: Job) -> Job:

@@ -9,9 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from sweeping import RUNS, SMALL, Sweep, gone, results, swept
-
-from experiments import ablate
+from sweeping import RUNS, Sweep, gone, results, swept
 
 pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'search-gym[ray]'"),
@@ -19,6 +17,14 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 RAY = ["--launcher", "ray"]
+OWN = """
+from algos import GRPO
+
+
+class Failing(GRPO):
+    def advantages(self, batch):
+        raise ArithmeticError
+"""
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +64,7 @@ def test_killed_with_all_its_processes_it_ends_as_if_it_had_not_been(tmp_path: P
 
 def test_a_run_that_fails_is_named_and_nothing_outlives_the_command(tmp_path: Path) -> None:
     """The module of the user lies in the folder in which the command runs."""
-    (tmp_path / "failing_algorithms.py").write_text(
-        "from algos import GRPO\n\n\nclass Failing(GRPO):\n    def advantages(self, batch):\n        raise ArithmeticError\n"
-    )
+    (tmp_path / "failing_algorithms.py").write_text(OWN)
     options = [*RAY, "--algos", "failing_algorithms:Failing,grpo", "--seeds", "1", "--steps", "1"]
     code, output = swept(tmp_path / "out", *options, cwd=tmp_path)
     assert code == 1, output
