@@ -36,11 +36,12 @@ class RayTasks:
             raise ValueError("--launcher ray needs Ray: pip install 'search-gym[ray]'") from error
         self._ray, launch = ray, config.launch
         _require_listening(launch.ray_address)
-        local = {} if launch.ray_address else {"include_dashboard": False}
+        local: dict[str, Any] = {} if launch.ray_address else {"include_dashboard": False}
         try:
             ray.init(launch.ray_address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
         except (ConnectionError, RuntimeError) as error:
-            raise ValueError(f"no Ray cluster at --ray-address {launch.ray_address}: {error}") from error
+            hint = "" if launch.ray_address == "auto" else " (a cluster that wants a token: set RAY_AUTH_MODE=token)"
+            raise ValueError(f"no Ray cluster at --ray-address {launch.ray_address}: {error}{hint}") from error
         needs = {"CPU": launch.run_cpus, "GPU": launch.gpus(config.device)}
         self._run = ray.remote(max_retries=TRIES - 1, num_cpus=needs["CPU"], num_gpus=needs["GPU"])(_remotely)
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
