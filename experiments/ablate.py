@@ -109,7 +109,7 @@ def _report(config: AblateConfig, finished: Sequence[Job], console: Console) -> 
     write_json(config.out / "results.json", {"summary": report.summarize(results), "runs": results})
     found = report.Comparison.read(config.out)
     report.figure({label: [*seeds.values()] for label, seeds in found.metrics.items()}, config.out / "figure.png")
-    console.print(report.table(found.summary, f"{found.held_out}; {found.steps} steps"))
+    console.print(report.table(found.summary, f"{found.held_out}; {found.steps}"))
     if failed := failed_searches(results):
         where = ", ".join(f"{name}: {count}" for name, count in failed.items())
         console.print(f"{sum(failed.values())} searches failed, of which the policies were told ({where}).")

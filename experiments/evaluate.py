@@ -29,8 +29,9 @@ from algos.training.rollout import play
 from experiments import answers, folders, models, scores
 from experiments.config import EvaluateConfig, parse_evaluation
 from experiments.provenance import environment, write_json
-from search_gym import sources, tokenizers
-from search_gym.questions import Question, benchmarks
+from experiments.running import read_benchmarks, read_questions
+from search_gym import tokenizers
+from search_gym.questions import Question
 from search_gym.retrieval import Retriever
 from search_gym.retrieval.strict import SearchError
 from search_gym.tokenizers import Tokenizer
@@ -101,20 +102,16 @@ def open_sets(config: EvaluateConfig) -> dict[str, QuestionSet]:
         ValueError, FileNotFoundError: if some are missing or cannot be read; names them.
     """
     if config.benchmarks:
+        named = read_benchmarks(config.benchmarks, config.data, config.max_questions)
         return {
-            benchmark.name: QuestionSet(
-                benchmark.title, _read(config, benchmarks.source(benchmark, config.data)), benchmark.size
-            )
-            for benchmark in benchmarks.select(config.benchmarks)
+            benchmark.name: QuestionSet(benchmark.title, list(questions), benchmark.size)
+            for benchmark, questions in named.items()
         }
     source = config.questions or "embedded:test"
     title = Path(source).stem if Path(source).is_file() else source
-    return {re.sub(r"[^\w.-]+", "-", title): QuestionSet(title, _read(config, source), None)}
-
-
-def _read(config: EvaluateConfig, source: Any) -> list[Question]:
-    questions, most = sources.list_questions(source), config.max_questions
-    return list(questions if most is None or most >= len(questions) else questions.sample(most, seed=0))
+    return {
+        re.sub(r"[^\w.-]+", "-", title): QuestionSet(title, list(read_questions(source, config.max_questions)), None)
+    }
 
 
 def open_engines(config: EvaluateConfig, model: str, tokenizer: Tokenizer) -> Callable[[int], Engine]:

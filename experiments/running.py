@@ -24,7 +24,8 @@ from experiments import models
 from experiments.config import Task, make_algorithm
 from experiments.train_config import PolicyConfig
 from search_gym import sources, tokenizers
-from search_gym.questions import Question
+from search_gym.questions import Question, QuestionList, benchmarks
+from search_gym.questions.benchmarks import Benchmark
 from search_gym.retrieval import Retriever
 from search_gym.tokenizers import Tokenizer
 from search_gym.trajectory import Trajectory
@@ -65,6 +66,9 @@ class Setting:
 def split_questions(task: Task) -> tuple[list[Question], list[Question]]:
     """Questions to train on and questions to evaluate on, no question in both."""
     train = list(sources.list_questions(task.questions))
+    if task.benchmarks:
+        named = read_benchmarks(task.benchmarks, task.data, task.held_out_size)
+        return train, list(sources.list_questions({b.name: questions for b, questions in named.items()}))
     source = task.held_out or ("embedded:test" if task.questions == "embedded" else "")
     if source:
         return train, sources.list_questions(source)[: task.held_out_size]
@@ -73,6 +77,18 @@ def split_questions(task: Task) -> tuple[list[Question], list[Question]]:
     if size < 1:
         raise ValueError(f"{task.questions} has too few questions to hold any out: name others with --held-out")
     return shuffled[size:], shuffled[:size]
+
+
+def read_benchmarks(names: str, data: str, most: int | None) -> dict[Benchmark, QuestionList]:
+    """Questions of benchmarks, at most so many of each, as `benchmarks.select` and `benchmarks.source` name them."""
+    chosen = benchmarks.select(names)
+    return {benchmark: read_questions(benchmarks.source(benchmark, data), most) for benchmark in chosen}
+
+
+def read_questions(source: Any, most: int | None) -> QuestionList:
+    """Questions of a source, at most so many: drawn at random, always the same ones."""
+    questions = sources.list_questions(source)
+    return questions if most is None or most >= len(questions) else questions.sample(most, seed=0)
 
 
 def open_policy(model: str, config: PolicyConfig, device: str | torch.device) -> CausalLMPolicy:

@@ -27,6 +27,18 @@ class Evaluation:
     failed_searches: float
     """Searches per question that could not be carried out."""
 
+    @classmethod
+    def of(cls, answers: Sequence[Trajectory]) -> Evaluation:
+        """Of the answers to at least one question, one to each."""
+        count = len(answers)
+        return cls(
+            questions=count,
+            em=sum(t.em for t in answers) / count,
+            f1=sum(t.f1 for t in answers) / count,
+            searches=sum(t.searches for t in answers) / count,
+            failed_searches=sum(t.failed_searches for t in answers) / count,
+        )
+
 
 def evaluate_decodings(
     questions: Sequence[Question], *, temperature: float, **settings: Any
@@ -69,12 +81,4 @@ def evaluate(
         concurrency=batch_size,
         on_done=on_batch,
     )
-    count = len(done)
-    result = Evaluation(
-        questions=count,
-        em=sum(t.em for t in done) / count,
-        f1=sum(t.f1 for t in done) / count,
-        searches=sum(t.searches for t in done) / count,
-        failed_searches=sum(t.failed_searches for t in done) / count,
-    )
-    return result, done
+    return Evaluation.of(done), done

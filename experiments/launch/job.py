@@ -26,6 +26,7 @@ from algos.training.loading import load_policy
 from algos.training.policy import CausalLMPolicy
 from experiments.comparisons import collapsed
 from experiments.config import AblateConfig, run_folder
+from experiments.groups import by_group
 from experiments.provenance import write_json
 from experiments.running import Setting, open_trainer, options_of
 from search_gym.trajectory import write_jsonl
@@ -119,9 +120,12 @@ class Bench:
             on_batch=advance,
         )
         out.mkdir(parents=True, exist_ok=True)
-        for decoding, (_, trajectories) in found.items():
-            write_jsonl(out / f"{decoding}.jsonl", trajectories)
-        return {decoding: asdict(result) for decoding, (result, _) in found.items()}
+        scores: dict[str, Any] = {}
+        for decoding, (result, answers) in found.items():
+            write_jsonl(out / f"{decoding}.jsonl", answers)
+            groups = {name: asdict(part) for name, part in by_group(setting.held_out, answers).items()}
+            scores[decoding] = asdict(result) | {"groups": groups}
+        return scores
 
 
 @dataclass

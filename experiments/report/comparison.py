@@ -10,6 +10,7 @@ from typing import Any
 
 from experiments.config import AblateConfig, run_folder
 from experiments.folders import as_saved, flat
+from experiments.report import words
 from experiments.report.curves import Steps, read_metrics
 from experiments.report.panels import with_shares
 
@@ -59,8 +60,9 @@ class Comparison:
 
     @property
     def steps(self) -> str:
-        """Of a run, for people: how many, or "16 or 24" where runs differ."""
-        return " or ".join(map(str, sorted({run["steps"] for run in self.runs})))
+        """Of a run, for people: "24 steps", or "16 or 24 steps" where runs differ."""
+        *others, most = sorted({run["steps"] for run in self.runs})
+        return "".join(f"{steps} or " for steps in others) + words.counted(most, "step")
 
     def changed_settings(self) -> list[tuple[str, Any, Any]]:
         """(name, value, default) of the settings that differ from the defaults of the embedded policy."""
@@ -71,8 +73,8 @@ class Comparison:
     @property
     def held_out(self) -> str:
         """Where the held-out questions come from."""
-        source, questions = self.settings.get("task.held_out"), self.settings.get("task.questions")
-        if source:
+        questions = self.settings.get("task.questions")
+        if source := self.settings.get("task.held_out") or self.settings.get("task.benchmarks"):
             return str(source)
         return "embedded:test" if questions == "embedded" else f"a part of {questions} that was not trained on"
 

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from experiments.comparisons import WINDOW
 from experiments.config import run_folder
 from experiments.report import charts, words
+from experiments.report.by_group import GroupRow, group_rows
 from experiments.report.comparison import Comparison
 from experiments.report.curves import Curve, Steps, curve
 from experiments.report.findings import HEADLINE, collapsed_steps, collapses, findings, has_width, headline
@@ -72,6 +73,7 @@ def render(comparison: Comparison, folder: Path, no_view: str = "") -> str:
             {"decoding": decoding, "measure": _NAMES[measure], "rows": score_rows(comparison, decoding, measure)}
             for decoding, measure in _scores()
         ],
+        groups=_groups(comparison),
         sections=[(section, _charts(section, comparison)) for section in SECTIONS],
         overall=_overall(comparison),
         behaviour=_behaviour(comparison),
@@ -90,6 +92,12 @@ def _scores() -> list[tuple[str, str]]:
     """Decodings and measures, the headline first."""
     everything = [(decoding, measure) for measure in MEASURES for decoding in DECODINGS]
     return sorted(everything, key=lambda score: score != HEADLINE)
+
+
+def _groups(comparison: Comparison) -> list[tuple[str, list[GroupRow]]]:
+    """Scores by group for each decoding, that of the headline first; [] where there is only one group."""
+    found = [(decoding, group_rows(comparison, decoding)) for decoding, measure in _scores() if measure == "em"]
+    return [(decoding, rows) for decoding, rows in found if rows]
 
 
 def score_rows(comparison: Comparison, decoding: str, measure: str) -> list[dict[str, Any]]:

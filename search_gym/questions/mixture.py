@@ -12,7 +12,8 @@ from search_gym.questions import Question, QuestionList, QuestionSet
 
 
 class Mixture:
-    """Draws each question from one of several sets. Their ids begin with the name of the set: "nq/test_12".
+    """Draws each question from one of several sets. Their ids begin with the name of the set, "nq/test_12", which is
+    also the "data_source" in their metadata, unless they have one.
 
     A shuffled pass draws the set by weight, and from it the next question of a pass of its own, which begins anew after
     its last. It is as long as the sets are together, so small sets are asked repeatedly in it, and large ones in part;
@@ -70,4 +71,4 @@ class Mixture:
 
 
 def _named(name: str, question: Question) -> Question:
-    return replace(question, id=f"{name}/{question.id}")
+    return replace(question, id=f"{name}/{question.id}", metadata={"data_source": name, **question.metadata})

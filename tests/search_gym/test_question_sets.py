@@ -68,7 +68,9 @@ def test_a_mixture_draws_by_weight_and_names_its_sets() -> None:
     assert drawn == ids(source, 0) != ids(source, 1)
     assert Counter(Counter(name for name in drawn if name[0] == "a").values()).keys() <= {1, 2}
     assert ids(source, None) == [f"a/{i}" for i in range(300)] + [f"b/{i}" for i in range(100)]
-    assert open_questions(source).find("b/7") == Question("b/7", "What is 7?", ("7",))
+    assert open_questions(source).find("b/7") == Question("b/7", "What is 7?", ("7",), {"data_source": "b"})
+    own = [Question("0", "What is 0?", ("0",), {"data_source": "its own"})]
+    assert open_questions({"a": own}).find("a/0").metadata == {"data_source": "its own"}
     assert [question.id for question in list_questions(source)] == ids(source, None)
     with pytest.raises(ValueError, match="no question has the id 'c/7': ids begin with a, b"):
         open_questions(source).find("c/7")
