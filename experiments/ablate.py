@@ -23,7 +23,7 @@ from rich.console import Console
 
 from experiments import folders, models, report, scale
 from experiments.config import AblateConfig, parse
-from experiments.launch.job import METRICS, RESULT, TRACEBACK, Bench, Failure, Job
+from experiments.launch.job import RESULT, TRACEBACK, Bench, Failure, Job
 from experiments.launch.launchers import Launcher, open_launcher
 from experiments.live import watching
 from experiments.provenance import environment, write_json
@@ -106,18 +106,15 @@ def _run_all(
 def _report(config: AblateConfig, finished: Sequence[Job], console: Console) -> None:
     """Write and print what the runs found."""
     results = [json.loads((job.folder / RESULT).read_text(encoding="utf-8")) for job in finished]
-    summary = report.summarize(results)
-    write_json(config.out / "results.json", {"summary": summary, "runs": results})
-    logs: dict[str, list[Path]] = {}
-    for job in finished:
-        logs.setdefault(job.label, []).append(job.folder / METRICS)
-    report.figure(logs, config.out / "figure.png")
-    console.print(report.table(summary))
+    write_json(config.out / "results.json", {"summary": report.summarize(results), "runs": results})
+    found = report.Comparison.read(config.out)
+    report.figure({label: [*seeds.values()] for label, seeds in found.metrics.items()}, config.out / "figure.png")
+    console.print(report.table(found.summary, f"{found.held_out}; {found.steps} steps"))
     if failed := failed_searches(results):
         where = ", ".join(f"{name}: {count}" for name, count in failed.items())
         console.print(f"{sum(failed.values())} searches failed, of which the policies were told ({where}).")
     console.print(f"Figure: {config.out / 'figure.png'}\nResults: {config.out / 'results.json'}")
-    console.print(f"Report: {report.write(config.out)}")
+    console.print(f"Report: {report.write(found, config.out)}")
 
 
 def failed_searches(results: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -57,6 +57,11 @@ class Comparison:
         """The algorithms, the baseline first."""
         return [entry["algorithm"] for entry in self.summary["algorithms"]]
 
+    @property
+    def steps(self) -> str:
+        """Of a run, for people: how many, or "16 or 24" where runs differ."""
+        return " or ".join(map(str, sorted({run["steps"] for run in self.runs})))
+
     def changed_settings(self) -> list[tuple[str, Any, Any]]:
         """(name, value, default) of the settings that differ from the defaults of the embedded policy."""
         defaults = flat(as_saved(asdict(AblateConfig())))

@@ -26,16 +26,8 @@ _ASSETS = Path(__file__).parent / "assets"
 _NAMES = {"em": "exact match", "f1": "token F1"}
 
 
-def write(folder: Path) -> Path:
-    """Write report.html into the folder of a finished comparison, and view.html, which it leads to.
-
-    Returns:
-        The path of the report.
-
-    Raises:
-        FileNotFoundError, ValueError: as `Comparison.read`.
-    """
-    comparison = Comparison.read(folder)
+def write(comparison: Comparison, folder: Path) -> Path:
+    """Write report.html into the folder of a comparison, and view.html, which it leads to; the path of the report."""
     out = folder / "report.html"
     out.write_text(render(comparison, folder, _view(folder)), encoding="utf-8", newline="\n")
     return out
@@ -76,7 +68,6 @@ def render(comparison: Comparison, folder: Path, no_view: str = "") -> str:
         findings=findings(comparison.summary),
         bars=bars(comparison.summary),
         collapses=collapses(comparison.summary, comparison.runs),
-        steps=sorted({run["steps"] for run in comparison.runs}),
         tables=[
             {"decoding": decoding, "measure": _NAMES[measure], "rows": score_rows(comparison, decoding, measure)}
             for decoding, measure in _scores()

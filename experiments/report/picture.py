@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from experiments.report.curves import Curve, curve, lonely, read_metrics
+from experiments.report.curves import Curve, Steps, curve, lonely
 
 PANELS = (  # key in metrics.jsonl, title, unit
     ("ratio", "Mean importance ratio", r"$\pi\,/\,\pi_{\mathrm{old}}$"),
@@ -27,32 +27,31 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E
 STYLES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 
 
-def figure(runs: Mapping[str, Sequence[Path]], path: Path) -> None:
+def figure(runs: Mapping[str, Sequence[Steps]], path: Path) -> None:
     """Write the figure of `draw` to `path`; its suffix says the format, as a rule .png."""
     drawn = draw(runs)
     FigureCanvasAgg(drawn)
     drawn.savefig(path, dpi=150)
 
 
-def draw(runs: Mapping[str, Sequence[Path]]) -> Figure:
+def draw(runs: Mapping[str, Sequence[Steps]]) -> Figure:
     """Four panels over training steps: mean importance ratio, clip fraction, entropy, reward.
 
-    `runs` maps the label of an algorithm to the metrics.jsonl of each of its seeds. A line is the mean over seeds, a
+    `runs` maps the label of an algorithm to the metrics of each of its seeds. A line is the mean over seeds, a
     band goes from the lowest seed to the highest (at three seeds a t interval would be wider than the panel). Both
     are drawn only at steps where every seed has a finite value, so each point of a line averages the same seeds: a
     value that one seed lacks is a gap, and a run that ended early ends its algorithm's line.
 
     Raises:
-        ValueError: if there is no run to draw, or a line of a metrics file can't be read: file and line are said.
+        ValueError: if there is no run to draw.
     """
     if not runs or not all(runs.values()):
-        raise ValueError(f"no metrics to draw for {[label for label, paths in runs.items() if not paths] or 'any run'}")
+        raise ValueError(f"no metrics to draw for {[label for label, seeds in runs.items() if not seeds] or 'any run'}")
     drawn = Figure(figsize=(10, 6.4), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08, wspace=0.02))
     panels = drawn.subplots(2, 2, sharex=True)
-    for row, (label, paths) in enumerate(runs.items()):
+    for row, (label, seeds) in enumerate(runs.items()):
         look = {"color": COLOURS[row % len(COLOURS)], "linestyle": STYLES[row % len(STYLES)]}
-        name = f"{label} ({len(paths)} seed{'s' if len(paths) > 1 else ''})"
-        seeds = [read_metrics(path) for path in paths]
+        name = f"{label} ({len(seeds)} seed{'s' if len(seeds) > 1 else ''})"
         for axes, (key, _, _) in zip(panels.flat, PANELS, strict=True):
             _draw_algorithm(axes, curve(label, seeds, key), label=name, **look)
     for axes, (key, title, unit) in zip(panels.flat, PANELS, strict=True):
@@ -63,7 +62,7 @@ def draw(runs: Mapping[str, Sequence[Path]]) -> Figure:
     columns = max(1, 120 // (max(map(len, labels)) + 9))  # the figure is some 120 characters wide, a sample line 9
     drawn.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, handlelength=3.2)
     drawn.align_ylabels()
-    if any(len(paths) > 1 for paths in runs.values()):
+    if any(len(seeds) > 1 for seeds in runs.values()):
         drawn.supxlabel("Line: mean over seeds. Band: lowest to highest seed.", fontsize=9, color="0.35")
     return drawn
 

@@ -13,11 +13,16 @@ from rich.text import Text
 from experiments.report.summary import DECODINGS, MEASURES
 
 
-def table(summary: Mapping[str, Any]) -> Group:
-    """A summary for the terminal, 80 columns wide: a table of algorithms and, of two or more, two of comparisons."""
+def table(summary: Mapping[str, Any], runs: str) -> Group:
+    """A summary for the terminal, 80 columns wide: a table of algorithms and, of two or more, two of comparisons.
+
+    Args:
+        summary: as `summarize` returns it.
+        runs: what else the runs have in common, for the title.
+    """
     percent = f"{100 * summary['confidence']:g} %"
     scores = _grid(
-        f"Scores on {summary['questions']} held-out questions",
+        f"Scores on {summary['questions']} held-out questions ({runs})",
         f"Mean over seeds ± half its {percent} Student t interval; –: one seed has none.\n{_collapses(summary)}",
         ("Algorithm", "Seeds", "Decoding", "Score", "Start", "End", "Gain"),
     )

@@ -21,6 +21,7 @@ from scipy import stats
 
 from experiments import report
 from experiments.comparisons import mean_interval
+from experiments.report.curves import Steps, read_metrics
 
 SCORES = st.floats(0, 1)
 SAMPLES = st.lists(SCORES, min_size=2, max_size=6)
@@ -178,7 +179,7 @@ def test_results_that_do_not_compare_are_refused() -> None:
 
 def render(rows: list[dict[str, Any]], width: int = 80) -> str:
     text = io.StringIO()
-    Console(width=width, file=text).print(report.table(report.summarize(rows)))
+    Console(width=width, file=text).print(report.table(report.summarize(rows), "embedded:test; 24 steps"))
     return text.getvalue()
 
 
@@ -188,7 +189,7 @@ def test_table_at_80_columns_breaks_no_number() -> None:
     )
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
-    assert "512 held-out questions" in text
+    assert "Scores on 512 held-out questions (embedded:test; 24 steps)" in text
     assert "95 % Student t interval" in text
     mean, change = r"\d\.\d{3} ± \d\.\d{3}", r"[+-]\d\.\d{3} ± \d\.\d{3}"
     assert len(re.findall(rf"(?m)\d\.\d{{3}} +{mean} +{change}\s*$", text)) == 12
@@ -216,16 +217,16 @@ def test_table_without_common_seeds_says_nothing_of_the_difference() -> None:
 # ---- figure ----
 
 
-def write(path: Path, **columns: Sequence[float | None]) -> Path:
+def write(path: Path, **columns: Sequence[float | None]) -> Steps:
     rows = [
         {"step": step, **dict(zip(columns, values, strict=True))}
         for step, values in enumerate(zip(*columns.values(), strict=True), 1)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return read_metrics(path)
 
 
-def metrics(path: Path, seed: int, steps: int = 6) -> tuple[Path, dict[str, list[float]]]:
+def metrics(path: Path, seed: int, steps: int = 6) -> tuple[Steps, dict[str, list[float]]]:
     rng = np.random.default_rng(seed)
     columns = {key: rng.uniform(0.2, 0.9, steps).tolist() for key, _, _ in report.PANELS}
     return write(path, **columns), columns
@@ -250,8 +251,8 @@ def test_figure_has_four_named_panels_and_one_legend(tmp_path: Path) -> None:
 
 
 def test_line_is_the_mean_and_band_goes_from_lowest_to_highest(tmp_path: Path) -> None:
-    files, columns = zip(*(metrics(tmp_path / str(seed), seed) for seed in range(3)), strict=True)
-    figure = report.draw({"grpo": files})
+    seeds, columns = zip(*(metrics(tmp_path / str(seed), seed) for seed in range(3)), strict=True)
+    figure = report.draw({"grpo": seeds})
     for panel, (key, _, _) in enumerate(report.PANELS):
         values = np.array([column[key] for column in columns])
         assert drawn_line(figure, panel) == pytest.approx(values.mean(axis=0))
@@ -282,9 +283,9 @@ def test_nulls_are_gaps_and_lone_points_are_seen(tmp_path: Path) -> None:
 
 
 def test_seeds_of_different_length_are_drawn_where_all_are(tmp_path: Path) -> None:
-    files, columns = zip(*(metrics(tmp_path / str(steps), steps, steps) for steps in (6, 4)), strict=True)
+    seeds, columns = zip(*(metrics(tmp_path / str(steps), steps, steps) for steps in (6, 4)), strict=True)
     mean = np.mean([column["reward"][:4] for column in columns], axis=0)
-    assert drawn_line(report.draw({"grpo": files}), 3) == pytest.approx(mean)
+    assert drawn_line(report.draw({"grpo": seeds}), 3) == pytest.approx(mean)
 
 
 @pytest.mark.parametrize(("steps", "seeds"), [(0, 2), (1, 1), (30, 3)])
@@ -301,7 +302,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(f'{{"step": 1, "reward": 0.5}}\n{line}\n', encoding="utf-8")
     with pytest.raises(ValueError, match=re.escape(f"{path}, line 2")):
-        report.draw({"grpo": [path]})
+        read_metrics(path)
 
 
 def test_nothing_to_draw_is_an_error(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ TAGS = {
 
 
 def page_of(folder: Path) -> Page:
-    return Page(report.write(folder).read_text(encoding="utf-8"))
+    return Page(report.write(report.Comparison.read(folder), folder).read_text(encoding="utf-8"))
 
 
 def numbers(text: str) -> list[float]:

@@ -15,6 +15,7 @@ from scipy import stats
 
 from experiments.comparisons import (
     LEAST_REWARD,
+    SHORTEST,
     WINDOW,
     collapsed,
     improvement,
@@ -220,6 +221,19 @@ def test_the_step_of_a_collapse() -> None:
     assert collapsed([0.8] * 20 + [0.0] * 20 + [0.8] * 3) is None
 
 
+def test_a_run_that_falls_at_once_collapsed() -> None:
+    """As GRPO at a learning rate of 1e-3 (docs/findings.md)."""
+    assert collapsed([0.36, 0.11, 0.0, 0.0, 0.0, 0.0]) == 6
+    assert collapsed([0.8, 0.8, 0.0, 0.0, 0.0, 0.0, 0.0]) == 6
+    assert collapsed([0.8, 0.8, 0.0, 0.0, 0.8, 0.8, 0.8]) is None
+
+
+@pytest.mark.parametrize(("episodes", "reward", "most"), [(64, 0.3, 0.002), (16, 0.3, 0.04), (8, 0.6, 0.01)])
+def test_few_runs_whose_reward_stays_the_same_count_as_collapsed(episodes: int, reward: float, most: float) -> None:
+    runs = np.random.default_rng(0).binomial(episodes, reward, (2000, 40)) / episodes
+    assert np.mean([collapsed(run) is not None for run in runs]) <= most
+
+
 def test_exactly_half_is_not_under_half() -> None:
     assert collapsed([0.5] * 10 + [0.25] * 10) is None
     assert collapsed([0.5] * 10 + [0.2499] * 10) == 15
@@ -237,6 +251,6 @@ def test_what_is_too_short_or_was_never_good_did_not_collapse() -> None:
 def test_a_collapse_scales_with_the_reward_and_stays_one_at_0(rewards: list[float], power: int) -> None:
     step = collapsed(rewards)
     if step is not None:
-        assert WINDOW < step <= len(rewards)
+        assert SHORTEST < step <= len(rewards)
         assert collapsed([reward * 2**power for reward in rewards]) == step
         assert collapsed([*rewards, *[0.0] * 10]) == step
