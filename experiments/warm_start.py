@@ -63,7 +63,7 @@ LAYERS = 4
 SIZES: dict[str, Size] = {
     "small": Size(width=64, intermediate=256, heads=4, steps=1800, learning_rate=2e-3),  # 0.31 M parameters
     "medium": Size(width=128, intermediate=384, heads=4, steps=1800, learning_rate=1.5e-3),  # 0.95 M
-    "large": Size(width=256, intermediate=576, heads=8, steps=1200, learning_rate=1e-3),  # 3.0 M
+    "large": Size(width=256, intermediate=576, heads=8, steps=540, learning_rate=1e-3),  # 3.0 M
 }
 
 

@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+from transformers import LlamaConfig
 
 from algos.training.engines.hf import HFEngine
 from algos.training.evaluation import evaluate
@@ -66,6 +67,28 @@ def test_the_policy_that_comes_along_leaves_work_to_do() -> None:
     assert 0.25 <= result.em <= 0.5
     recorded = json.loads((models.EMBEDDED / "recipe.json").read_text())["held_out"]["greedy"]
     assert result.em == pytest.approx(recorded["em"], abs=0.01)  # kernels differ from machine to machine
+
+
+@pytest.mark.parametrize(
+    ("size", "parameters", "steps"), [("small", 308_928, 1800), ("medium", 945_536, 1800), ("large", 3_005_184, 540)]
+)
+def test_a_size_chooses_shape_and_recipe(size: str, parameters: int, steps: int) -> None:
+    config = warm_start.parse([f"--size={size}"])
+    assert (config.size, config.out, config.steps) == (size, models.embedded_folder(size), steps)
+    made = warm_start.embedded_model(TOKENIZER, size)
+    assert sum(p.numel() for p in made.parameters()) == parameters
+    assert warm_start.parse(["--size", size, "--steps", "7"]).steps == 7
+
+
+def test_the_policy_that_comes_along_has_the_shape_of_its_size() -> None:
+    saved = LlamaConfig.from_pretrained(models.EMBEDDED).to_dict()
+    made = warm_start.embedded_model(TOKENIZER).config.to_dict()
+    assert saved | {"architectures": None, "dtype": None} == made
+
+
+def test_a_size_that_is_not_there_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert warm_start.main(["--size", "huge"]) == 2
+    assert capsys.readouterr().err == "warm_start: error: no size is called 'huge'; there are: small, medium, large\n"
 
 
 @pytest.mark.slow
