@@ -27,6 +27,7 @@ from experiments.launch.job import RESULT, TRACEBACK, Bench, Failure, Job
 from experiments.launch.launchers import Launcher, open_launcher
 from experiments.live import watching
 from experiments.provenance import environment, write_json
+from search_gym import tokenizers
 
 
 @contextmanager
@@ -178,6 +179,7 @@ def _compare(config: AblateConfig, console: Console) -> list[Failure]:
             bench = Bench.open(config)
             launch = held.enter_context(closing(open_launcher(bench)))
             held.enter_context(open_folder(config))
+        tokenizers.copy_files(bench.setting.model, config.out)  # for the viewer, which does not know models by name
         questions = len(bench.setting.held_out)
         del bench  # runs in other processes have their own
         return compare(config, questions, launch, console)

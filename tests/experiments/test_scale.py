@@ -19,6 +19,7 @@ from experiments import ablate, models, scale, warm_start
 from experiments.config import PRESETS, AblateConfig, parse
 from experiments.presets import COMPARISONS
 from experiments.report import summarize
+from search_gym.viewer import reading
 
 BOTH = "embedded,embedded-large"
 TINY = [
@@ -55,6 +56,9 @@ def test_each_model_has_an_ordinary_comparison(both: Path, large: Path, tmp_path
     for folder in ("embedded", "embedded-large"):
         assert (both / folder / "report.html").exists()
         assert json.loads((both / folder / "config.json").read_text())["model"] == folder
+        read = reading.read(both / folder)
+        assert read.notes == []  # the viewer has a tokenizer
+        assert all(dialogue.tokens for dialogue in read.dialogues)
 
 
 @pytest.mark.slow
@@ -85,15 +89,17 @@ def test_what_is_done_is_kept(both: Path, large: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.slow
 def test_killed_in_the_second_model_and_continued(large: Path, tmp_path: Path) -> None:
-    """With several processes, against one that nobody disturbed."""
-    assert swept(tmp_path / "whole", "--model", BOTH)[0] == 0
-    killed = Sweep(tmp_path / "killed", "--model", BOTH, "--workers", "2", "--live")
-    killed.wait_for((tmp_path / "killed" / "embedded-large" / "runs" / "sapo-seed0" / "metrics.jsonl").exists)
+    """Against one that nobody disturbed."""
+    few = ["--model", BOTH, "--steps", "3", "--save-every", "1", "--seeds", "1", "--algos", "sapo", "--live"]
+    assert swept(tmp_path / "whole", *few)[0] == 0
+    killed = Sweep(tmp_path / "killed", *few)
+    killed.wait_for((tmp_path / "killed" / "embedded-large" / "runs" / "sapo-seed0" / "checkpoints").exists)
     assert killed.process.poll() is None
     killed.kill_group()
     assert not (tmp_path / "killed" / "scale.json").exists()
-    code, output = swept(tmp_path / "killed", "--model", BOTH, "--workers", "2", "--live")
+    code, output = swept(tmp_path / "killed", *few)
     assert code == 0, output
+    assert "1 of 1 runs were finished before" in output
     assert scaled(tmp_path / "killed") == scaled(tmp_path / "whole")
     for name in BOTH.split(","):
         assert results(tmp_path / "killed" / name) == results(tmp_path / "whole" / name)
