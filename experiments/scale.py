@@ -137,6 +137,7 @@ def draw(found: Sequence[Mapping[str, Any]]) -> Figure:
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.15)
+        axes.set_ylim(-0.03, 1.03)  # the interval of two seeds may go far beyond what a score can be
     drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=6, frameon=False)
     drawn.supxlabel("Mean over seeds, with its 95 % interval.", fontsize=9, color="0.35")
     return drawn
