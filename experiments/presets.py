@@ -15,6 +15,8 @@ class Comparison:
     """As in `AblateConfig`; the first is the baseline of the others."""
     trainer: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `TrainerConfig` that differ."""
+    model: str = "embedded"
+    """As in `AblateConfig`, where the command line names none."""
 
 
 COMPARISONS: dict[str, Comparison] = {
@@ -38,4 +40,6 @@ COMPARISONS: dict[str, Comparison] = {
     "zoo": Comparison(
         "grpo,ppo,sapo,grpo_kl,grpo_kl_r,lld,gspo,dapo,dr_grpo,rloo,reinforce_pp,cispo,soft_sapo",
     ),
+    # What is the same in policies of 0.3, 0.95 and 3 million parameters?
+    "scale": Comparison("grpo,sapo", model="embedded-small,embedded,embedded-large"),
 }

@@ -1,10 +1,12 @@
 """Makes the embedded policy: a tiny Llama that has learned the format and how to read, by imitation.
 
     python experiments/warm_start.py
+    python experiments/warm_start.py --size large
 
 It imitates noisy demonstrations in worlds that are made anew at every step, so there is nothing to know by heart: only
-how to ask, and how to copy an answer out of a passage. What pays is left to reinforcement. The result is committed and
-loads as `--model embedded`; make it again after a change to the world's words or the tokenizer.
+how to ask, and how to copy an answer out of a passage. What pays is left to reinforcement. Make it again after a change
+to the world's words or the tokenizer. Sizes: small (`--model embedded-small`) and medium (`--model embedded`) are
+committed; large (`--model embedded-large`) goes into the cache of whoever makes it.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ import math
 import os
 import random
 import sys
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see ablate.py
 
@@ -28,9 +31,9 @@ from algos.training.collate import collate, cut_by_length
 from algos.training.engines.hf import HFEngine
 from algos.training.evaluation import evaluate_decodings
 from algos.training.policy import CausalLMPolicy
-from experiments.config import Task
+from experiments import models
+from experiments.config import Task, option
 from experiments.demonstrations import Demonstrator, Noise
-from experiments.models import EMBEDDED
 from experiments.provenance import environment, write_json
 from search_gym import World, sources, tokenizers
 from search_gym.tokenizers import Tokenizer
@@ -41,10 +44,36 @@ FIRST_WORLD = 1_000
 
 
 @dataclass(frozen=True)
-class WarmStart:
-    """How the embedded policy is made."""
+class Size:
+    """An embedded policy: its shape, and what it takes to make it."""
 
-    out: Path = EMBEDDED
+    width: int
+    """Of the residual stream."""
+    intermediate: int
+    """Width of the feed-forward blocks."""
+    heads: int
+    """Of the attention, in each layer."""
+    steps: int
+    """As in `WarmStart`."""
+    learning_rate: float
+    """As in `WarmStart`."""
+
+
+LAYERS = 4
+SIZES: dict[str, Size] = {
+    "small": Size(width=64, intermediate=256, heads=4, steps=1800, learning_rate=2e-3),  # 0.31 M parameters
+    "medium": Size(width=128, intermediate=384, heads=4, steps=1800, learning_rate=1.5e-3),  # 0.95 M
+    "large": Size(width=256, intermediate=576, heads=8, steps=540, learning_rate=1e-3),  # 3.0 M
+}
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """How an embedded policy is made."""
+
+    size: Literal["small", "medium", "large"] = "medium"
+    """Of the policy: 0.3, 0.95 or 3 million parameters. Chooses the defaults of folder, steps and learning rate."""
+    out: Path = models.EMBEDDED
     """The folder that it is saved to."""
     steps: int = 1800
     """Batches of demonstrations. Copying from passages begins after some 300."""
@@ -71,16 +100,29 @@ class WarmStart:
         return self.learning_rate * min(step / self.warmup, 1.0) * (0.1 + 0.9 * 0.5 * cosine)
 
 
-def embedded_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
-    """The untrained model: 4 layers, width 128, about 0.95 M parameters."""
+def parse(argv: Sequence[str] | None = None) -> WarmStart:
+    """Settings from the command line, over those of the size that it names. Raises ValueError if there is none such."""
+    name = option(argv, "--size", "medium")
+    if name not in SIZES:
+        raise ValueError(f"no size is called {name!r}; there are: {', '.join(SIZES)}")
+    size = SIZES[name]
+    default = replace(
+        WarmStart(), size=name, out=models.embedded_folder(name), steps=size.steps, learning_rate=size.learning_rate
+    )
+    return tyro.cli(WarmStart, args=argv, default=default, description=WarmStart.__doc__)
+
+
+def embedded_model(tokenizer: Tokenizer, size: str = "medium") -> LlamaForCausalLM:
+    """The untrained model of one of `SIZES`."""
+    shape = SIZES[size]
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=tokenizer.vocab_size,
-            hidden_size=128,
-            intermediate_size=384,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            num_key_value_heads=4,
+            hidden_size=shape.width,
+            intermediate_size=shape.intermediate,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.heads,
             max_position_embeddings=1024,
             tie_word_embeddings=True,
             bos_token_id=None,
@@ -153,16 +195,24 @@ def save(config: WarmStart, policy: CausalLMPolicy, tokenizer: Tokenizer) -> Non
     held_out = measure(policy, tokenizer, config.held_out_size)
     for decoding, scores in held_out.items():
         print(f"{decoding}: EM {scores['em']:.3f}, F1 {scores['f1']:.3f}, {scores['searches']:.2f} searches a question")
-    recipe = {"command": "python experiments/warm_start.py", "settings": settings, "held_out": held_out}
+    recipe = {
+        "command": f"python experiments/warm_start.py --size {config.size}",
+        "settings": settings,
+        "held_out": held_out,
+    }
     write_json(config.out / "recipe.json", recipe | {"environment": environment()})
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command."""
-    config = tyro.cli(WarmStart, args=argv, description=WarmStart.__doc__)
+    """The command; 0 when the policy is made, 2 for a size that there is none of."""
+    try:
+        config = parse(argv)
+    except ValueError as error:
+        print(f"warm_start: error: {error}", file=sys.stderr)
+        return 2
     tokenizer = tokenizers.embedded()
     torch.manual_seed(config.seed)
-    policy = CausalLMPolicy(embedded_model(tokenizer))
+    policy = CausalLMPolicy(embedded_model(tokenizer, config.size))
     imitate(config, policy, tokenizer)
     save(config, policy, tokenizer)
     return 0

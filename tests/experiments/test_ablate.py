@@ -247,7 +247,7 @@ def test_a_preset_that_is_not_there_is_said_in_one_line(capsys: pytest.CaptureFi
     assert ablate.main(["--preset", "papertable2"]) == 2
     error = capsys.readouterr().err
     assert error == (
-        "ablate: error: no preset is called 'papertable2'; there are: quick, paper-table2, tau, stress, zoo\n"
+        "ablate: error: no preset is called 'papertable2'; there are: quick, paper-table2, tau, stress, zoo, scale\n"
     )
 
 

@@ -26,6 +26,19 @@ def test_folders_and_hub_ids_come_back_as_they_are() -> None:
     assert models.resolve("embedded") == str(models.EMBEDDED)
 
 
+@pytest.mark.parametrize("model", models.EMBEDDED_SIZES)
+def test_embedded_policies_are_known_by_name(model: str) -> None:
+    assert models.kind(model) == "embedded"
+
+
+def test_a_name_that_is_mistyped_is_said_without_asking_the_hub(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^no model is called 'smolm2': did you mean smollm2\?$"):
+        models.kind("smolm2")
+    (tmp_path / "embedded-smal").mkdir()  # a folder is taken at its word
+    with pytest.raises(ValueError, match=r"no tokenizer\.json in"):
+        models.kind(str(tmp_path / "embedded-smal"))
+
+
 @pytest.mark.parametrize(
     ("variables", "folder"),
     [

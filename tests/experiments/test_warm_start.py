@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+from transformers import LlamaConfig
 
 from algos.training.engines.hf import HFEngine
 from algos.training.evaluation import evaluate
@@ -45,16 +46,18 @@ def test_each_kind_of_noise_does_what_it_says(noise: Noise, searches: int) -> No
     assert noise.early or sum(shown.em for shown in demonstrate(noise)) < 0.35 * len(QUESTIONS)
 
 
-def test_the_policy_that_comes_along_speaks_the_embedded_tokenizer_s_ids() -> None:
-    saved = tokenizers.load(models.EMBEDDED)
-    hint = "the words of the world changed: run python experiments/warm_start.py"
+@pytest.mark.parametrize("size", ["small", "medium"])
+def test_a_policy_that_comes_along_speaks_the_embedded_tokenizer_s_ids(size: str) -> None:
+    saved = tokenizers.load(models.embedded_folder(size))
+    hint = f"the words of the world changed: run python experiments/warm_start.py --size {size}"
     assert json.loads(saved.backend.to_str()) == json.loads(TOKENIZER.backend.to_str()), hint
     assert saved.eos_ids == TOKENIZER.eos_ids
 
 
 @pytest.mark.slow
-def test_the_policy_that_comes_along_leaves_work_to_do() -> None:
-    policy = load_policy(models.resolve("embedded"))
+@pytest.mark.parametrize(("model", "least", "most"), [("embedded", 0.25, 0.5), ("embedded-small", 0.1, 0.5)])
+def test_a_policy_that_comes_along_leaves_work_to_do(model: str, least: float, most: float) -> None:
+    policy = load_policy(models.resolve(model))
     result, _ = evaluate(
         sources.list_questions("embedded:test")[:512],
         engine=HFEngine(policy, TOKENIZER),
@@ -63,9 +66,32 @@ def test_the_policy_that_comes_along_leaves_work_to_do() -> None:
         rules=Task().rules(),
         temperature=0.0,
     )
-    assert 0.25 <= result.em <= 0.5
-    recorded = json.loads((models.EMBEDDED / "recipe.json").read_text())["held_out"]["greedy"]
+    assert least <= result.em <= most
+    recorded = json.loads((Path(models.resolve(model)) / "recipe.json").read_text())["held_out"]["greedy"]
     assert result.em == pytest.approx(recorded["em"], abs=0.01)  # kernels differ from machine to machine
+
+
+@pytest.mark.parametrize(
+    ("size", "parameters", "steps"), [("small", 308_928, 1800), ("medium", 945_536, 1800), ("large", 3_005_184, 540)]
+)
+def test_a_size_chooses_shape_and_recipe(size: str, parameters: int, steps: int) -> None:
+    config = warm_start.parse([f"--size={size}"])
+    assert (config.size, config.out, config.steps) == (size, models.embedded_folder(size), steps)
+    made = warm_start.embedded_model(TOKENIZER, size)
+    assert sum(p.numel() for p in made.parameters()) == parameters
+    assert warm_start.parse(["--size", size, "--steps", "7"]).steps == 7
+
+
+@pytest.mark.parametrize("size", ["small", "medium"])
+def test_a_policy_that_comes_along_has_the_shape_of_its_size(size: str) -> None:
+    saved = LlamaConfig.from_pretrained(models.embedded_folder(size)).to_dict()
+    made = warm_start.embedded_model(TOKENIZER, size).config.to_dict()
+    assert saved | {"architectures": None, "dtype": None} == made
+
+
+def test_a_size_that_is_not_there_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert warm_start.main(["--size", "huge"]) == 2
+    assert capsys.readouterr().err == "warm_start: error: no size is called 'huge'; there are: small, medium, large\n"
 
 
 @pytest.mark.slow
