@@ -212,6 +212,6 @@ def test_the_command_stops_at_the_first_if_asked_to(
 ) -> None:
     assert run(tmp_path, "--retriever", refusing.url, "--on-search-error", "raise") == 1
     error = capsys.readouterr().err
-    assert "ablate: error: the search for " in error
+    assert "ablate: error: start: SearchError: the search for " in error
     assert "/retrieve: 501 Unsupported method" in error
     assert not (tmp_path / "results.json").exists()
