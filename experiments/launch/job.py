@@ -130,35 +130,38 @@ class Bench:
 
 @dataclass
 class Progress:
-    """progress.json of a run: which process is at work, how many were before it, and how far its evaluation is.
+    """progress.json of a run: which it is, which process is at work, how many were before it, and how far its
+    evaluation is.
 
-    {"pid": int, "host": str, "tries": int, "evaluated": episodes}
+    {"algorithm": str, "seed": int, "pid": int, "host": str, "tries": int, "evaluated": episodes}; algorithm and seed
+    are absent where the start is evaluated.
     """
 
-    path: Path
+    job: Job
     tries: int = 1
     evaluated: int = 0
     _written: float = field(default=-1.0, repr=False)
 
     @classmethod
-    def begin(cls, folder: Path) -> Progress:
+    def begin(cls, job: Job) -> Progress:
         """This process takes over.
 
         Raises:
             RuntimeError: if `TRIES` processes have died of this run already.
         """
-        path = folder / PROGRESS
+        path = job.folder / PROGRESS
         before = json.loads(path.read_text(encoding="utf-8"))["tries"] if path.exists() else 0
         if before >= TRIES:
             raise RuntimeError(f"{before} processes died at it: was memory short? {LOG} beside may say more")
-        begun = cls(path, before + 1)
+        begun = cls(job, before + 1)
         begun.write()
         return begun
 
     def write(self) -> None:
         """Bring it to the disk."""
-        content = {"pid": os.getpid(), "host": socket.gethostname(), "tries": self.tries, "evaluated": self.evaluated}
-        write_json(self.path, content)
+        run = {"algorithm": self.job.label, "seed": self.job.seed} if self.job.label else {}
+        process = {"pid": os.getpid(), "host": socket.gethostname(), "tries": self.tries}
+        write_json(self.job.folder / PROGRESS, {**run, **process, "evaluated": self.evaluated})
         self._written = time.monotonic()
 
     def advance(self, episodes: int) -> None:
@@ -209,7 +212,7 @@ def perform(job: Job, bench: Bench | None = None) -> None:
 
 
 def _perform(job: Job, bench: Bench | None) -> None:
-    progress = Progress.begin(job.folder)
+    progress = Progress.begin(job)
     bench = bench or Bench.open(job.config)
     torch.manual_seed(job.seed)  # for algorithms of others: nothing here draws from the global generator
     if not job.label:

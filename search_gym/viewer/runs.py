@@ -73,9 +73,10 @@ def _around(file: Path) -> Iterator[Path]:
 def _said(folder: Path, file: Path) -> Context:
     """What one folder says."""
     config, result = _json(folder / "config.json"), _json(folder / "result.json")
+    named = result or _json(folder / "progress.json")  # of a run that goes on, or that was stopped
     run = _RUN.fullmatch(folder.name)
-    algorithm = result.get("algorithm") or config.get("algo") or (run[1] if run else "")
-    seed = result.get("seed", config.get("seed", int(run[2]) if run else None))
+    algorithm = named.get("algorithm") or config.get("algo") or (run[1] if run else "")
+    seed = named.get("seed", config.get("seed", int(run[2]) if run else None))
     # The start of a comparison belongs to no algorithm; its end is after the last step.
     ended = result.get("steps") if file.parent == folder / "end" else None
     local = next((at for at in (folder / "policy", folder) if (at / "tokenizer.json").is_file()), None)

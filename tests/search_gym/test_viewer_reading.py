@@ -158,19 +158,24 @@ def test_a_training_run_says_what_its_files_are(tmp_path: Path) -> None:
 
 def test_a_comparison_says_what_its_files_are(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model": "embedded", "algos": "sapo:gamma=0.5", "seeds": 2}')
-    for seed, result in enumerate(('{"algorithm": "sapo:gamma=0.5", "seed": 0, "steps": 9}', None)):
+    said = (
+        ("result.json", '{"algorithm": "sapo:gamma=0.5", "seed": 0, "steps": 9}'),
+        ("progress.json", '{"algorithm": "sapo:gamma=0.5", "seed": 1, "tries": 2}'),  # goes on, or was stopped
+        ("progress.json", '{"tries": 2}'),
+    )
+    for seed, (name, content) in enumerate(said):
         end = tmp_path / "runs" / f"sapo_gamma=0.5-seed{seed}" / "end"
         end.mkdir(parents=True)
         write_jsonl(end / "greedy.jsonl", [bare(seed)])
-        if result:
-            (end.parent / "result.json").write_text(result)
+        (end.parent / name).write_text(content)
     (tmp_path / "start").mkdir()
-    write_jsonl(tmp_path / "start" / "greedy.jsonl", [bare(2)])
+    write_jsonl(tmp_path / "start" / "greedy.jsonl", [bare(3)])
     found = reading.read(tmp_path)
     assert all(dialogue.tokens for dialogue in found.dialogues)
     assert [(d.origin.algorithm, d.origin.seed, d.origin.step) for d in found.dialogues] == [
         ("sapo:gamma=0.5", 0, 9),
-        ("sapo_gamma=0.5", 1, None),  # stopped before it could write how it is called
+        ("sapo:gamma=0.5", 1, None),
+        ("sapo_gamma=0.5", 2, None),  # by its folder
         ("", None, 0),
     ]
 
