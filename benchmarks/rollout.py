@@ -29,7 +29,7 @@ from benchmarks import rollout_loops, rollout_scripts
 from benchmarks.rollout_loops import Played
 from benchmarks.rollout_scripts import Script
 from experiments import models
-from experiments.config import Task
+from experiments.task import Task
 from search_gym import sources, tokenizers
 from search_gym.tokenizers import Tokenizer
 

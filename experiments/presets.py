@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonPreset:
     """What `--preset` names; it goes over what suits the model."""
 
     algos: str
@@ -19,14 +19,14 @@ class Comparison:
     """As in `AblateConfig`, where the command line names none."""
 
 
-COMPARISONS: dict[str, Comparison] = {
-    "quick": Comparison("grpo,sapo"),
+COMPARISONS: dict[str, ComparisonPreset] = {
+    "quick": ComparisonPreset("grpo,sapo"),
     # arXiv 2603.10069, Table 2.
-    "paper-table2": Comparison("grpo,grpo_kl,grpo_kl_r,sapo", {"penalty_every": 4}),
+    "paper-table2": ComparisonPreset("grpo,grpo_kl,grpo_kl_r,sapo", {"penalty_every": 4}),
     # Its sweep of the threshold, with the default, 1.0, as the baseline.
-    "tau": Comparison("sapo:tau=1.0,sapo:tau=0.6,sapo:tau=0.8,sapo:tau=1.2", {"penalty_every": 4}),
+    "tau": ComparisonPreset("sapo:tau=1.0,sapo:tau=0.6,sapo:tau=0.8,sapo:tau=1.2", {"penalty_every": 4}),
     # Where GRPO collapses on the embedded world: found by the search in docs/findings.md.
-    "stress": Comparison(
+    "stress": ComparisonPreset(
         "grpo,sapo,sapo:variant=released,grpo_kl,grpo_kl_r",
         {
             "steps": 24,
@@ -37,9 +37,9 @@ COMPARISONS: dict[str, Comparison] = {
             "penalty_every": 4,
         },
     ),
-    "zoo": Comparison(
+    "zoo": ComparisonPreset(
         "grpo,ppo,sapo,grpo_kl,grpo_kl_r,lld,gspo,dapo,dr_grpo,rloo,reinforce_pp,cispo,soft_sapo",
     ),
     # What is the same in policies of 0.3, 0.95 and 3 million parameters?
-    "scale": Comparison("grpo,sapo", model="embedded-small,embedded,embedded-large"),
+    "scale": ComparisonPreset("grpo,sapo", model="embedded-small,embedded,embedded-large"),
 }

@@ -21,7 +21,8 @@ from algos.training.policy import CausalLMPolicy
 from algos.training.rollout import play
 from algos.training.trainer import Trainer
 from experiments import models
-from experiments.config import Task, make_algorithm
+from experiments.config import make_algorithm
+from experiments.task import Task
 from experiments.train_config import PolicyConfig
 from search_gym import sources, tokenizers
 from search_gym.questions import Question, QuestionList, benchmarks

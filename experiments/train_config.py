@@ -15,8 +15,9 @@ from algos.training.lora import LoRAConfig
 from algos.training.tracking import TRACKERS
 from experiments import config as ablation
 from experiments import models
-from experiments.config import Task, make_algorithm
+from experiments.config import make_algorithm
 from experiments.games import GAMES
+from experiments.task import Task
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,10 @@ from algos.training.engines.hf import HFEngine
 from algos.training.evaluation import evaluate_decodings
 from algos.training.policy import CausalLMPolicy
 from experiments import models
-from experiments.config import Task, option
+from experiments.config import option
 from experiments.demonstrations import Demonstrator, Noise
 from experiments.provenance import environment, write_json
+from experiments.task import Task
 from search_gym import World, sources, tokenizers
 from search_gym.tokenizers import Tokenizer
 from search_gym.trajectory import Trajectory

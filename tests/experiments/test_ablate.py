@@ -20,7 +20,6 @@ from experiments import ablate, models, running
 from experiments.config import (
     PRESETS,
     AblateConfig,
-    Task,
     make_algorithm,
     parse,
     parse_evaluation,
@@ -28,6 +27,7 @@ from experiments.config import (
 )
 from experiments.games import GAMES
 from experiments.presets import COMPARISONS
+from experiments.task import Task
 from search_gym.trajectory import Trajectory, read_jsonl
 
 ROOT = Path(__file__).parents[2]

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from algos.training.evaluation import Evaluation
 from experiments import ablate, report
-from experiments.config import Task
 from experiments.groups import by_group, group_of
 from experiments.running import split_questions
+from experiments.task import Task
 from search_gym import sources
 from search_gym.questions import Question
 from search_gym.trajectory import Trajectory, read_jsonl

@@ -1,4 +1,4 @@
-"""Intervals against laws and hand-worked values, tables as rendered, the figure against the data it draws."""
+"""Summaries against laws and hand-worked values, tables as rendered, the figure against the data it draws."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from hypothesis import strategies as st
 from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.figure import Figure
 from rich.console import Console
-from scipy import stats
 
 from experiments import report
-from experiments.comparisons import mean_interval
 from experiments.report.curves import Steps, read_metrics
 
 SCORES = st.floats(0, 1)
@@ -41,46 +39,6 @@ def result(algorithm: str, seed: int, end: float, start: float = 0.4) -> dict[st
 
 def results(**ends: Sequence[float]) -> list[dict[str, Any]]:
     return [result(label, seed, end) for label, values in ends.items() for seed, end in enumerate(values)]
-
-
-# ---- intervals ----
-
-
-def test_interval_worked_by_hand() -> None:
-    # mean 0.7, s = 0.1, t(0.975, 2 degrees of freedom) = 4.302653: half = 4.302653 * 0.1 / sqrt(3) = 0.248414
-    interval = mean_interval([0.6, 0.7, 0.8])
-    assert interval["n"] == 3
-    assert interval["mean"] == pytest.approx(0.7)
-    assert interval["half_width"] == pytest.approx(0.248414, abs=1e-6)
-    assert (interval["low"], interval["high"]) == pytest.approx((0.451586, 0.948414), abs=1e-6)
-
-
-@given(st.lists(st.integers(0, 512), min_size=2, max_size=8).filter(lambda counts: len(set(counts)) > 1))
-def test_interval_is_that_of_scipy(counts: list[int]) -> None:
-    values = [count / 512 for count in counts]
-    low, high = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values))
-    interval = mean_interval(values)
-    assert (interval["low"], interval["high"]) == pytest.approx((low, high))
-
-
-@pytest.mark.parametrize("seeds", [3, 5])
-def test_interval_covers_the_truth_as_often_as_it_says(seeds: int) -> None:
-    draws = np.random.default_rng(seeds).normal(0.7, 0.1, size=(6000, seeds))
-    intervals = [mean_interval(row) for row in draws.tolist()]
-    covered = np.mean([interval["low"] <= 0.7 <= interval["high"] for interval in intervals])
-    assert covered == pytest.approx(0.95, abs=0.02)
-
-
-def test_one_seed_has_no_interval_and_none_has_no_mean() -> None:
-    missing = {"half_width": None, "low": None, "high": None}
-    assert mean_interval([0.5]) == {"n": 1, "mean": 0.5, **missing}
-    assert mean_interval([]) == {"n": 0, "mean": None, **missing}
-
-
-@given(SCORES, st.integers(2, 6))
-def test_identical_values_have_width_zero(value: float, n: int) -> None:
-    interval = mean_interval([value] * n)
-    assert (interval["mean"], interval["half_width"]) == (value, 0)
 
 
 # ---- summary ----

@@ -21,7 +21,7 @@ from algos.training.evaluation import evaluate
 from algos.training.loading import load_policy
 from algos.training.trainer import Trainer
 from experiments import ablate, models
-from experiments.config import Task
+from experiments.task import Task
 from search_gym import SearchError, sources, tokenizers
 from search_gym.retrieval import Hit, Retriever, SearchFailed
 from search_gym.retrieval.cache import CachedRetriever

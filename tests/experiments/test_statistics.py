@@ -90,6 +90,38 @@ def test_runs_that_share_random_numbers_are_covered_more_often() -> None:
     assert share_covered(ours, theirs, 0.5) > 0.97
 
 
+# ---- mean ----
+
+
+def test_interval_of_the_mean_worked_by_hand() -> None:
+    # mean 0.7, s = 0.1, t(0.975, 2 degrees of freedom) = 4.302653: half = 4.302653 * 0.1 / sqrt(3) = 0.248414
+    interval = mean_interval([0.6, 0.7, 0.8])
+    assert interval["n"] == 3
+    assert interval["mean"] == pytest.approx(0.7)
+    assert interval["half_width"] == pytest.approx(0.248414, abs=1e-6)
+    assert (interval["low"], interval["high"]) == pytest.approx((0.451586, 0.948414), abs=1e-6)
+
+
+@given(st.lists(st.integers(0, 512), min_size=2, max_size=8).filter(lambda counts: len(set(counts)) > 1))
+def test_interval_of_the_mean_is_that_of_scipy(counts: list[int]) -> None:
+    values = [count / 512 for count in counts]
+    low, high = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values))
+    interval = mean_interval(values)
+    assert (interval["low"], interval["high"]) == pytest.approx((low, high))
+
+
+def test_one_run_has_no_interval_and_none_has_no_mean() -> None:
+    missing = {"half_width": None, "low": None, "high": None}
+    assert mean_interval([0.5]) == {"n": 1, "mean": 0.5, **missing}
+    assert mean_interval([]) == {"n": 0, "mean": None, **missing}
+
+
+@given(st.floats(0, 1), st.integers(2, 6))
+def test_identical_values_have_width_zero(value: float, n: int) -> None:
+    interval = mean_interval([value] * n)
+    assert (interval["mean"], interval["half_width"]) == (value, 0)
+
+
 # ---- interquartile mean ----
 
 

@@ -13,8 +13,8 @@ from algos.training.engines.hf import HFEngine
 from algos.training.evaluation import evaluate
 from algos.training.loading import load_policy
 from experiments import models, warm_start
-from experiments.config import Task
 from experiments.demonstrations import Demonstrator, Noise
+from experiments.task import Task
 from search_gym import World, sources, tokenizers
 
 TOKENIZER = tokenizers.embedded()
