@@ -18,7 +18,7 @@ ablate: $(VENV)/.train  ## train GRPO and SAPO on the embedded world, and compar
 test: $(VENV)/.dev smollm2 check  ## set up, then check everything
 
 check: lint types  ## ruff, pyright and pytest, in an environment that is set up
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 lint:
 	$(BIN)/ruff check

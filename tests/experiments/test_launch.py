@@ -44,13 +44,6 @@ class Dying(GRPO):
 '''
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("undisturbed")
-    assert swept(out)[0] == 0
-    return out
-
-
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with algorithms of the user's, in which the command runs."""
@@ -155,13 +148,12 @@ def test_two_commands_do_not_work_in_one_folder(tmp_path: Path, capsys: pytest.C
 @pytest.mark.timeout(900)
 def test_killed_at_several_moments_it_ends_as_if_it_had_not_been(tmp_path: Path, undisturbed: Path) -> None:
     moments = (
-        lambda sweep: (tmp_path / "start" / "progress.json").exists(),
-        lambda sweep: sweep.steps("grpo-seed0") == 1,  # before its first checkpoint
-        lambda sweep: sweep.steps("sapo-seed0") >= 3,
-        lambda sweep: (tmp_path / "runs" / "grpo-seed0" / "end").exists(),
+        (1, lambda sweep: sweep.steps("grpo-seed0") == 1),  # before its first checkpoint
+        (2, lambda sweep: sweep.steps("sapo-seed0") >= 3),
+        (1, lambda sweep: (tmp_path / "runs" / "grpo-seed0" / "end").exists()),
     )
-    for moment in moments:
-        sweep = Sweep(tmp_path, "--workers", "2")
+    for workers, moment in moments:
+        sweep = Sweep(tmp_path, "--workers", str(workers))
         sweep.wait_for(lambda moment=moment, sweep=sweep: moment(sweep))
         sweep.kill_group()
         assert not (tmp_path / "results.json").exists()

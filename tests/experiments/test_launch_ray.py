@@ -27,14 +27,6 @@ class Failing(GRPO):
 """
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `local` gives."""
-    out = tmp_path_factory.mktemp("undisturbed")
-    assert swept(out)[0] == 0
-    return out
-
-
 def test_a_worker_that_is_killed_costs_only_its_own_time(tmp_path: Path, undisturbed: Path) -> None:
     sweep = Sweep(tmp_path, *RAY)
     sweep.wait_for(lambda: sweep.steps("grpo-seed0") >= 3)
